@@ -1,0 +1,94 @@
+"""What a run is: every key of a configuration file, its type, default and meaning.
+
+`docs/config.md` is generated from these classes; a field's `metadata["doc"]` is its line there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Arm = Literal["full", "lossy", "vericache"]
+Exactness = Literal["bitwise", "fast"]
+
+
+def _doc(text: str) -> dict[str, str]:
+    return {"doc": text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which weights, in which precision, on which device."""
+
+    id: str = field(metadata=_doc("A catalogue name (`vcbench model list`), a Hugging Face id or a local directory."))
+    revision: str | None = field(default=None, metadata=_doc("Commit or tag on the hub."))
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
+        default="auto", metadata=_doc("`auto` is float32 on CPU and bfloat16 on CUDA.")
+    )
+    device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=_doc("`auto` takes CUDA if there is one."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How decoding is carried out; none of these keys changes a token at `exactness: bitwise`."""
+
+    exactness: Exactness = field(
+        default="bitwise", metadata=_doc("`bitwise` proves rows independent of their batch; `fast` drops the padding.")
+    )
+    batch_size: int = field(default=1, metadata=_doc("Requests decoded together; at least 1."))
+    threads: int = field(default=0, metadata=_doc("CPU threads; 0 takes the physical cores."))
+    prefill_chunk: int = field(default=2048, metadata=_doc("Prompt tokens per prefill pass."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig:
+    """One task of the matrix; keys not listed here belong to the task's own options."""
+
+    name: str = field(metadata=_doc("A registered task (`vcbench ls tasks`)."))
+    limit: int | None = field(default=None, metadata=_doc("At most this many prompts."))
+    max_tokens: int = field(default=128, metadata=_doc("New tokens per request; at least 1."))
+    stop: tuple[str, ...] = field(default=(), metadata=_doc("Stop strings, beside the model's own stop ids."))
+    ignore_eos: bool = field(default=False, metadata=_doc("Decode on past the model's stop ids."))
+    options: Mapping[str, Any] = field(default_factory=dict, metadata=_doc("The task's own options, validated."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodConfig:
+    """One compression method; keys other than `compressor` belong to the compressor's own options."""
+
+    compressor: str = field(metadata=_doc("A registered compressor (`vcbench ls compressors`)."))
+    options: Mapping[str, Any] = field(default_factory=dict, metadata=_doc("The compressor's own options, validated."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellConfig:
+    """One column of the comparison: an arm and, unless it is `full`, the method it uses."""
+
+    arm: Arm = field(metadata=_doc("`full`, `lossy` or `vericache`."))
+    method: str | None = field(default=None, metadata=_doc("A key of `methods`; none for `full`."))
+    draft_length: int | None = field(default=None, metadata=_doc("Tokens drafted per round; `vericache` only."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """What is measured beside the generations themselves."""
+
+    divergence: bool = field(
+        default=True, metadata=_doc("Per-step KL(full || lossy), teacher-forced along full-KV's output.")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """A run: the matrix model x task x cell."""
+
+    name: str = field(metadata=_doc("Directory under `output_dir`; letters, digits, `.`, `_` and `-`."))
+    model: ModelConfig = field(metadata=_doc("The model."))
+    tasks: tuple[TaskConfig, ...] = field(metadata=_doc("The tasks, at least one."))
+    cells: tuple[CellConfig, ...] = field(metadata=_doc("The cells, at least one; `full` is the baseline."))
+    methods: Mapping[str, MethodConfig] = field(default_factory=dict, metadata=_doc("Named compression methods."))
+    engine: EngineConfig = field(default_factory=EngineConfig, metadata=_doc("The engine."))
+    metrics: MetricsConfig = field(default_factory=MetricsConfig, metadata=_doc("The metrics."))
+    seed: int = field(default=0, metadata=_doc("Seed of everything that is drawn at random."))
+    output_dir: str = field(default="runs", metadata=_doc("Where run directories are made."))

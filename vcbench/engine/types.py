@@ -1,0 +1,76 @@
+"""What goes into the engine and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt to be continued greedily.
+
+    `stop_ids` end the output and are kept as its last token; `stop_strings` end it with the token that completes one.
+    """
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    stop_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One draft-verify round of one request: `committed` is `accepted` + 1 unless a stop or the cap cut it."""
+
+    drafted: int
+    accepted: int
+    committed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVBytes:
+    """Bytes of one request's caches, as held: from the tensors themselves.
+
+    codes: the compressed codes or kept pairs alone. stored: everything that the draft cache holds, `parts` by category.
+    full: the full cache for the same tokens. resident: draft cache, full cache and scratch together.
+    """
+
+    codes: int
+    stored: int
+    full: int
+    resident: int
+    parts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Generation:
+    """The result of one request in one cell. Times are seconds of wall clock and never enter a cell id."""
+
+    request_id: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    rounds: list[Round] = field(default_factory=list)
+    kv_start: KVBytes | None = None
+    kv_end: KVBytes | None = None
+    cache_classes: dict[str, int] = field(default_factory=dict)
+    error: str | None = None
+    decode_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchTiming:
+    """Wall-clock seconds of one batch in one cell; `other_s` is what is neither drafting nor verifying."""
+
+    compress_s: float = 0.0
+    decode_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    steps: int = 0
+
+    @property
+    def other_s(self) -> float:
+        return max(0.0, self.decode_s - self.draft_s - self.verify_s)

@@ -1,0 +1,65 @@
+"""The exceptions that vcbench raises on purpose; each message says what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class VcbenchError(Exception):
+    """Base of every expected failure; the command line prints it without a traceback and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class UsageError(VcbenchError):
+    """The command or its arguments cannot be acted on."""
+
+    exit_code = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing wrong with a configuration, and where."""
+
+    where: str
+    message: str
+    suggestion: str = ""
+
+    def __str__(self) -> str:
+        tail = f" ({self.suggestion})" if self.suggestion else ""
+        return f"{self.where}: {self.message}{tail}"
+
+
+class ConfigError(UsageError):
+    """A configuration with one or more problems, all of them listed."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        head = f"{count} problem{'s' if count != 1 else ''} in the configuration:"
+        super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
+
+
+class ModelError(VcbenchError):
+    """A model is missing, unsupported or damaged."""
+
+
+class TaskError(VcbenchError):
+    """A task's data is missing or malformed."""
+
+
+class RecordError(VcbenchError):
+    """Records cannot be read or written."""
+
+
+class RequestError(VcbenchError):
+    """One request cannot be served; the run goes on and the record says why."""
+
+
+class NumericError(RequestError):
+    """NaN or infinity in logits or hidden states, with the step and layer where it was first seen."""
+
+
+class InexactError(VcbenchError):
+    """Bit-exactness was asked for and the start-up probe shows that this device cannot give it."""

@@ -1,0 +1,67 @@
+"""Names for compressors and tasks: register, look up, list; unknown names come back with near ones.
+
+A built-in entry is a module of its own inside `vcbench.compressors` or `vcbench.tasks`; a third-party one is an entry
+point of the group `vcbench.compressors` or `vcbench.tasks`. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from vcbench.errors import UsageError
+
+KINDS = {"compressor": "vcbench.compressors", "task": "vcbench.tasks"}
+T = TypeVar("T", bound=type)
+_entries: dict[tuple[str, str], type[Any]] = {}
+_loaded: set[str] = set()
+
+
+def register(kind: str, name: str) -> Callable[[T], T]:
+    """Class decorator that makes the class available as `name`. Raises ValueError on a second class of that name."""
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
+
+    def add(cls: T) -> T:
+        known = _entries.get((kind, name))
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"{kind} {name!r} is registered twice: {known.__module__} and {cls.__module__}")
+        _entries[(kind, name)] = cls
+        return cls
+
+    return add
+
+
+def names(kind: str) -> list[str]:
+    """All registered names of a kind, sorted."""
+    _load(kind)
+    return sorted(name for entry_kind, name in _entries if entry_kind == kind)
+
+
+def lookup(kind: str, name: str) -> Any:
+    """The class registered as `name`. Raises UsageError with the nearest names."""
+    _load(kind)
+    if (kind, name) not in _entries:
+        raise UsageError(f"unknown {kind} {name!r}; {suggest(name, names(kind))}")
+    return _entries[(kind, name)]
+
+
+def suggest(word: str, choices: list[str]) -> str:
+    """A phrase that names the nearest choice, or all of them."""
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else f"one of: {', '.join(choices)}"
+
+
+def _load(kind: str) -> None:
+    if kind in _loaded:
+        return
+    package = importlib.import_module(KINDS[kind])
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{KINDS[kind]}.{module.name}")
+    for entry_point in entry_points(group=KINDS[kind]):
+        entry_point.load()
+    _loaded.add(kind)
