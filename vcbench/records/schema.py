@@ -1,0 +1,83 @@
+"""The lines of `requests.jsonl`: one dataclass per kind, with a schema version. `docs/records.md` describes them.
+
+A line's fields other than `timing` are the same, byte for byte, whenever the same cell is run again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLine:
+    """A prompt, once per run: what was asked, before any cell answers it."""
+
+    kind: Literal["prompt"] = "prompt"
+    schema: int = SCHEMA_VERSION
+    task: str
+    request: str
+    prompt_ids: list[int]
+    prompt_sha256: str
+    document_sha256: str
+    target: Any = None
+    meta: dict[str, Any] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    """prefill_s: seconds of this prompt's prefill; 0 until it has been prefilled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLine:
+    """One request of one cell, written as it ends. Token ids are the truth; `text` is derived, escaped if need be."""
+
+    kind: Literal["request"] = "request"
+    schema: int = SCHEMA_VERSION
+    cell: str
+    task: str
+    request: str
+    prompt_sha256: str
+    token_ids: list[int]
+    text: str
+    finish_reason: str
+    error: str | None = None
+    drafted: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
+    kv_start: dict[str, Any] | None = None
+    kv_end: dict[str, Any] | None = None
+    cache_classes: dict[str, int] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    """decode_s: seconds from the batch's first step until this request ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLine:
+    """Wall clock of one batch of one cell; throughput is computed from these lines alone."""
+
+    kind: Literal["batch"] = "batch"
+    schema: int = SCHEMA_VERSION
+    cell: str
+    task: str
+    requests: list[str]
+    tokens: int
+    timing: dict[str, float] = field(default_factory=dict)
+    """compress_s, decode_s, draft_s, verify_s, other_s, steps, peak_rss_bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergenceLine:
+    """KL(full || method) in nats at each step along full-KV's output, teacher-forced, full vocabulary."""
+
+    kind: Literal["divergence"] = "divergence"
+    schema: int = SCHEMA_VERSION
+    cell: str
+    task: str
+    request: str
+    kl: list[float]
+    top1_agree: list[bool]
+    timing: dict[str, float] = field(default_factory=dict)
+
+
+Line = PromptLine | RequestLine | BatchLine | DivergenceLine
