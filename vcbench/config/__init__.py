@@ -1,1 +1,1 @@
-
+"""Configuration: the schema, reading, checking and writing."""

@@ -1,6 +1,7 @@
 """What a run is: every key of a configuration file, its type, default and meaning.
 
-`docs/config.md` is generated from these classes; a field's `metadata["doc"]` is its line there.
+`docs/config.md` is generated from these classes: a field's `metadata["doc"]` is its line there, and its
+`metadata["minimum"]`, where given, is checked when a file is read.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any, Literal
 
 Arm = Literal["full", "lossy", "vericache"]
 Exactness = Literal["bitwise", "fast"]
+DEFAULT_DRAFT_LENGTH = 25
 
 
-def _doc(text: str) -> dict[str, str]:
-    return {"doc": text}
+def _doc(text: str, **limits: Any) -> dict[str, Any]:
+    return {"doc": text, **limits}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +38,18 @@ class EngineConfig:
     exactness: Exactness = field(
         default="bitwise", metadata=_doc("`bitwise` proves rows independent of their batch; `fast` drops the padding.")
     )
-    batch_size: int = field(default=1, metadata=_doc("Requests decoded together; at least 1."))
-    threads: int = field(default=0, metadata=_doc("CPU threads; 0 takes the physical cores."))
-    prefill_chunk: int = field(default=2048, metadata=_doc("Prompt tokens per prefill pass."))
+    batch_size: int = field(default=1, metadata=_doc("Requests decoded together.", minimum=1))
+    threads: int = field(default=0, metadata=_doc("CPU threads; 0 takes the physical cores.", minimum=0))
+    prefill_chunk: int = field(default=2048, metadata=_doc("Prompt tokens per prefill pass.", minimum=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
     """One task of the matrix; keys not listed here belong to the task's own options."""
 
-    name: str = field(metadata=_doc("A registered task (`vcbench ls tasks`)."))
-    limit: int | None = field(default=None, metadata=_doc("At most this many prompts."))
-    max_tokens: int = field(default=128, metadata=_doc("New tokens per request; at least 1."))
+    name: str = field(metadata=_doc("A registered task (`vcbench ls tasks`); each at most once in a run."))
+    limit: int | None = field(default=None, metadata=_doc("At most this many prompts; null takes all.", minimum=1))
+    max_tokens: int = field(default=128, metadata=_doc("New tokens per request.", minimum=1))
     stop: tuple[str, ...] = field(default=(), metadata=_doc("Stop strings, beside the model's own stop ids."))
     ignore_eos: bool = field(default=False, metadata=_doc("Decode on past the model's stop ids."))
     options: Mapping[str, Any] = field(default_factory=dict, metadata=_doc("The task's own options, validated."))
@@ -67,7 +69,12 @@ class CellConfig:
 
     arm: Arm = field(metadata=_doc("`full`, `lossy` or `vericache`."))
     method: str | None = field(default=None, metadata=_doc("A key of `methods`; none for `full`."))
-    draft_length: int | None = field(default=None, metadata=_doc("Tokens drafted per round; `vericache` only."))
+    draft_length: int | None = field(
+        default=None,
+        metadata=_doc(
+            f"Tokens drafted per round; `vericache` only, where it is {DEFAULT_DRAFT_LENGTH} unless given.", minimum=1
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +88,20 @@ class MetricsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """A run: the matrix model x task x cell."""
+    """A run: the matrix model x task x cell.
+
+    `places` is no key: it says where in the file each part was written ("cells.1" -> "run.yaml:12"), for messages.
+    """
 
     name: str = field(metadata=_doc("Directory under `output_dir`; letters, digits, `.`, `_` and `-`."))
     model: ModelConfig = field(metadata=_doc("The model."))
     tasks: tuple[TaskConfig, ...] = field(metadata=_doc("The tasks, at least one."))
-    cells: tuple[CellConfig, ...] = field(metadata=_doc("The cells, at least one; `full` is the baseline."))
+    cells: tuple[CellConfig, ...] = field(
+        metadata=_doc("The cells, at least one; `full` is the baseline that every other arm is compared with.")
+    )
     methods: Mapping[str, MethodConfig] = field(default_factory=dict, metadata=_doc("Named compression methods."))
     engine: EngineConfig = field(default_factory=EngineConfig, metadata=_doc("The engine."))
     metrics: MetricsConfig = field(default_factory=MetricsConfig, metadata=_doc("The metrics."))
-    seed: int = field(default=0, metadata=_doc("Seed of everything that is drawn at random."))
+    seed: int = field(default=0, metadata=_doc("Seed of everything that is drawn at random.", minimum=0))
     output_dir: str = field(default="runs", metadata=_doc("Where run directories are made."))
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, metadata={"internal": True})

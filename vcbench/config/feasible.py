@@ -1,0 +1,28 @@
+"""Which cells a model can serve, judged from its architecture alone, before any weight is read."""
+
+from __future__ import annotations
+
+from vcbench import registry
+from vcbench.config.options import build_options
+from vcbench.config.schema import CellConfig, MethodConfig, TaskConfig
+from vcbench.models.architecture import Architecture
+
+
+def task_obstacle(task: TaskConfig, architecture: Architecture) -> str | None:
+    """Why no prompt of the task can be answered by the model, or None."""
+    limit = architecture.max_context
+    if task.max_tokens >= limit:
+        return f"max_tokens {task.max_tokens} leaves no room for a prompt in the model's context of {limit} tokens"
+    return None
+
+
+def cell_obstacle(cell: CellConfig, method: MethodConfig | None, architecture: Architecture) -> str | None:
+    """Why the cell cannot run on the model, or None."""
+    limit = architecture.max_context
+    if cell.draft_length is not None and cell.draft_length >= limit:
+        return f"draft_length {cell.draft_length} does not fit the model's context of {limit} tokens"
+    if method is None:
+        return None
+    compressor = registry.lookup("compressor", method.compressor)
+    reason = compressor.unsupported(build_options("compressor", method.compressor, method.options), architecture)
+    return f"compressor `{method.compressor}` cannot serve this model: {reason}" if reason else None
