@@ -1,0 +1,242 @@
+"""What a run will do: the cells of its matrix, each with an id that hashes everything its answers depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from vcbench import registry
+from vcbench.config.feasible import cell_obstacle, task_obstacle
+from vcbench.config.schema import CellConfig, MethodConfig, RunConfig, TaskConfig
+from vcbench.engine.environment import physical_cores
+from vcbench.errors import ConfigError, Problem
+from vcbench.models.architecture import Architecture
+
+PACKAGE = Path(__file__).resolve().parents[1]
+PRESENTATION = ("cli", "report")
+"""Sub-packages that only show what others computed; a change there leaves every answer as it was."""
+UNKNOWN = "unknown"
+ID_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What answers depend on besides the configuration.
+
+    `kernels`: versions of what computes, and the instruction set or device that it computes on. `tokenizer_sha256`
+    covers the chat template, `architecture_sha256` the model's shape with its rotary scaling.
+    """
+
+    weights_sha256: str = UNKNOWN
+    revision: str | None = None
+    tokenizer_sha256: str = UNKNOWN
+    architecture_sha256: str = UNKNOWN
+    stop_ids: tuple[int, ...] = ()
+    device: str
+    dtype: str
+    code_sha256: str
+    kernels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One task in one arm with one method."""
+
+    id: str
+    label: str
+    config: CellConfig
+    task: TaskConfig
+    method: MethodConfig | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The cells of a run, tasks in the configuration's order and within each the cells in theirs.
+
+    `final` is False while the weights have not been seen; the ids are then only those of the plan.
+    """
+
+    config: RunConfig
+    architecture: Architecture
+    cells: tuple[Cell, ...]
+    final: bool
+
+    def of_task(self, name: str) -> tuple[Cell, ...]:
+        """The cells of one task, `full` first."""
+        cells = [cell for cell in self.cells if cell.task.name == name]
+        return tuple(sorted(cells, key=lambda cell: cell.config.arm != "full"))
+
+
+def build_plan(config: RunConfig, *, architecture: Architecture, identity: Identity) -> Plan:
+    """The plan of a run on a model.
+
+    Raises:
+        ConfigError: naming every cell and task that the model cannot serve.
+    """
+    _refuse_impossible(config, architecture)
+    cells = [
+        Cell(
+            id=cell_id(config, task, cell, identity),
+            label=label(cell),
+            config=cell,
+            task=task,
+            method=config.methods[cell.method] if cell.method else None,
+        )
+        for task in config.tasks
+        for cell in config.cells
+    ]
+    final = UNKNOWN not in (identity.weights_sha256, identity.tokenizer_sha256)
+    return Plan(config=config, architecture=architecture, cells=tuple(cells), final=final)
+
+
+def label(cell: CellConfig) -> str:
+    """The cell in words; the same for every task."""
+    draft = f" k={cell.draft_length}" if cell.draft_length is not None else ""
+    return " ".join(filter(None, (cell.arm, cell.method))) + draft
+
+
+def cell_id(config: RunConfig, task: TaskConfig, cell: CellConfig, identity: Identity) -> str:
+    """16 hex digits over everything that can change the cell's answers, and over nothing else.
+
+    Names of run and method, the directory and the number of prompts are left out. So are batch size and threads at
+    `exactness: bitwise`, which makes answers independent of them; at `fast` they count.
+    """
+    engine = config.engine
+    depends: dict[str, Any] = {
+        "format": ID_FORMAT,
+        "weights": identity.weights_sha256,
+        "revision": identity.revision,
+        "tokenizer": identity.tokenizer_sha256,
+        "architecture": identity.architecture_sha256,
+        "stop_ids": list(identity.stop_ids),
+        "dtype": identity.dtype,
+        "device": identity.device,
+        "code": identity.code_sha256,
+        "kernels": dict(identity.kernels),
+        "exactness": engine.exactness,
+        "prefill_chunk": engine.prefill_chunk,
+        "seed": config.seed,
+        "arm": cell.arm,
+        "draft_length": cell.draft_length,
+        "task": {
+            "name": task.name,
+            "options": dict(task.options),
+            "max_tokens": task.max_tokens,
+            "stop": list(task.stop),
+            "ignore_eos": task.ignore_eos,
+            "source": plugin_sha256("task", task.name),
+        },
+    }
+    if engine.exactness == "fast":
+        depends |= {"batch_size": engine.batch_size, "threads": engine.threads or physical_cores()}
+    if cell.method is not None:
+        method = config.methods[cell.method]
+        source = plugin_sha256("compressor", method.compressor)
+        depends["method"] = {"compressor": method.compressor, "options": dict(method.options), "source": source}
+    canonical = json.dumps(depends, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def identify(config: RunConfig) -> Identity:
+    """This code on this machine for this configuration; the model's own hashes are still to be filled in.
+
+    Cost: imports torch.
+    """
+    device, dtype = resolve_device(config)
+    return Identity(device=device, dtype=dtype, code_sha256=code_sha256(), kernels=kernels(device))
+
+
+def with_model(
+    identity: Identity,
+    *,
+    architecture: Architecture,
+    weights_sha256: str,
+    tokenizer_sha256: str,
+    revision: str | None,
+    stop_ids: Iterable[int],
+) -> Identity:
+    """The identity completed by the model that was found."""
+    shape = json.dumps(asdict(architecture), sort_keys=True, default=sorted)
+    return replace(
+        identity,
+        weights_sha256=weights_sha256,
+        tokenizer_sha256=tokenizer_sha256,
+        architecture_sha256=hashlib.sha256(shape.encode()).hexdigest(),
+        revision=revision,
+        stop_ids=tuple(sorted(stop_ids)),
+    )
+
+
+def resolve_device(config: RunConfig) -> tuple[str, str]:
+    """Device kind and dtype, `auto` decided. Raises ConfigError if CUDA is asked for and missing."""
+    import torch
+
+    present = torch.cuda.is_available()
+    device = config.model.device
+    if device == "auto":
+        device = "cuda" if present else "cpu"
+    if device == "cuda" and not present:
+        where = config.places.get("model", "model")
+        raise ConfigError([Problem(where=where, message="no CUDA device is usable", suggestion="set device: auto")])
+    default = "bfloat16" if device == "cuda" else "float32"
+    return device, default if config.model.dtype == "auto" else config.model.dtype
+
+
+def kernels(device: str) -> dict[str, str]:
+    """Versions and instruction set of what computes on a device."""
+    import torch
+
+    found = {name: _version(name) for name in ("torch", "numba", "llvmlite")}
+    if device == "cuda":
+        return {**found, "gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+    return {**found, "cpu": torch.backends.cpu.get_cpu_capability()}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+@cache
+def code_sha256(package: Path = PACKAGE) -> str:
+    """Hash of vcbench's own sources but for `PRESENTATION`: names and contents, line ends as in the repository."""
+    digest = hashlib.sha256()
+    for source in sorted(package.rglob("*.py")):
+        name = source.relative_to(package)
+        if name.parts[0] not in PRESENTATION:
+            content = source.read_bytes().replace(b"\r\n", b"\n")
+            digest.update(f"{name.as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+@cache
+def plugin_sha256(kind: str, name: str) -> str | None:
+    """Hash of the module that defines a compressor or task from outside vcbench; `code_sha256` covers the others."""
+    cls = registry.lookup(kind, name)
+    source = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if cls.__module__.partition(".")[0] == "vcbench" or source is None:
+        return None
+    return hashlib.sha256(Path(source).read_bytes()).hexdigest()
+
+
+def _refuse_impossible(config: RunConfig, architecture: Architecture) -> None:
+    found = [(f"tasks.{i}", task_obstacle(task, architecture)) for i, task in enumerate(config.tasks)]
+    for i, cell in enumerate(config.cells):
+        method = config.methods[cell.method] if cell.method else None
+        found.append((f"cells.{i}", cell_obstacle(cell, method, architecture)))
+    problems = [
+        Problem(where=config.places.get(path, path), message=reason, suggestion="change or remove it")
+        for path, reason in found
+        if reason
+    ]
+    if problems:
+        raise ConfigError(problems)
