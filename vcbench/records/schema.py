@@ -5,6 +5,7 @@ A line's fields other than `timing` are the same, byte for byte, whenever the sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ class PromptLine:
     document_sha256: str
     target: Any = None
     meta: dict[str, Any] = field(default_factory=dict)
+    tail: str = ""
+    """Text of the prompt's last tokens, for a reader's eyes; derived, escaped if need be."""
     timing: dict[str, float] = field(default_factory=dict)
     """prefill_s: seconds of this prompt's prefill; 0 until it has been prefilled."""
 
@@ -45,16 +48,18 @@ class RequestLine:
     drafted: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
+    """Per round. The first token comes from prefill, so `1 + sum(committed) == len(token_ids)`."""
     kv_start: dict[str, Any] | None = None
     kv_end: dict[str, Any] | None = None
     cache_classes: dict[str, int] = field(default_factory=dict)
+    """Layers per class of the cache that decodes or, in a `vericache` cell, drafts."""
     timing: dict[str, float] = field(default_factory=dict)
     """decode_s: seconds from the batch's first step until this request ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLine:
-    """Wall clock of one batch of one cell; throughput is computed from these lines alone."""
+    """Wall clock of one batch of one cell, after its requests' lines; throughput is computed from these alone."""
 
     kind: Literal["batch"] = "batch"
     schema: int = SCHEMA_VERSION
@@ -62,6 +67,7 @@ class BatchLine:
     task: str
     requests: list[str]
     tokens: int
+    """Tokens that decoding committed: each request's output less its first token, which prefill gives."""
     timing: dict[str, float] = field(default_factory=dict)
     """compress_s, decode_s, draft_s, verify_s, other_s, steps, peak_rss_bytes."""
 
@@ -75,7 +81,8 @@ class DivergenceLine:
     cell: str
     task: str
     request: str
-    kl: list[float]
+    kl: Sequence[float | None]
+    """None where it is not finite."""
     top1_agree: list[bool]
     timing: dict[str, float] = field(default_factory=dict)
 

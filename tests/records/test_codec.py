@@ -1,0 +1,167 @@
+"""Lines to bytes and back: faithful, ASCII, no bare NaN, no lone surrogate; damage is named."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vcbench.errors import RecordError
+from vcbench.records.codec import decode, encode, line_key
+from vcbench.records.schema import BatchLine, DivergenceLine, PromptLine, RequestLine
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+ids = st.lists(st.integers(0, 2**40), max_size=6)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | finite | names,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=6,
+)
+timing = st.dictionaries(names, finite, max_size=3)
+lines = st.one_of(
+    st.builds(
+        PromptLine,
+        task=names,
+        request=names,
+        prompt_ids=ids,
+        prompt_sha256=names,
+        document_sha256=names,
+        target=json_values,
+        meta=st.dictionaries(names, json_values, max_size=2),
+        tail=names,
+        timing=timing,
+    ),
+    st.builds(
+        RequestLine,
+        cell=names,
+        task=names,
+        request=names,
+        prompt_sha256=names,
+        token_ids=ids,
+        text=names,
+        finish_reason=st.sampled_from(["stop", "length", "error"]),
+        error=st.none() | names,
+        drafted=ids,
+        accepted=ids,
+        committed=ids,
+        kv_start=st.none() | st.dictionaries(names, json_values, max_size=2),
+        cache_classes=st.dictionaries(names, st.integers(0, 99), max_size=2),
+        timing=timing,
+    ),
+    st.builds(BatchLine, cell=names, task=names, requests=st.lists(names, max_size=3), tokens=st.integers(0, 9)),
+    st.builds(
+        DivergenceLine,
+        cell=names,
+        task=names,
+        request=names,
+        kl=st.lists(st.none() | finite, max_size=4),
+        top1_agree=st.lists(st.booleans(), max_size=4),
+    ),
+)
+REQUEST = RequestLine(
+    cell="c", task="t", request="r", prompt_sha256="0", token_ids=[1], text="a", finish_reason="length"
+)
+
+
+@given(lines)
+def test_round_trip(line: PromptLine | RequestLine | BatchLine | DivergenceLine) -> None:
+    data = encode(line)
+    assert data.count(b"\n") == 1
+    assert data.endswith(b"\n")
+    assert data.isascii()
+    assert decode(data, "here") == line
+
+
+@given(st.text(st.characters(), max_size=20))
+def test_any_text_can_be_written_read_and_printed(text: str) -> None:
+    line = decode(encode(replace(REQUEST, text=text)), "here")
+    assert isinstance(line, RequestLine)
+    line.text.encode("utf-8")
+    if not any("\ud800" <= char <= "\udfff" for char in text):
+        assert line.text == text
+
+
+def test_surrogates_are_spelled_out() -> None:
+    meta = {"k\udc80": ["\ud83d"]}
+    prompt = PromptLine(task="t", request="r", prompt_ids=[], prompt_sha256="", document_sha256="", meta=meta)
+    read = decode(encode(prompt), "here")
+    assert isinstance(read, PromptLine)
+    assert read.meta == {"k\\udc80": ["\\ud83d"]}
+    foreign = encode(REQUEST).replace(b'"text":"a"', b'"text":"\\uD83D!"')
+    assert decode(foreign, "here") == replace(REQUEST, text="\\ud83d!")
+
+
+@pytest.mark.parametrize("name", ["cell", "task", "request"])
+def test_identifiers_with_surrogates_are_refused(name: str) -> None:
+    with pytest.raises(RecordError, match=name):
+        encode(replace(REQUEST, **{name: "x\ud83d"}))
+
+
+def test_numbers_that_are_not_finite() -> None:
+    divergence = DivergenceLine(
+        cell="c", task="t", request="r", kl=[math.nan, math.inf, -math.inf, 0.5], top1_agree=[True]
+    )
+    read = decode(encode(divergence), "here")
+    assert isinstance(read, DivergenceLine)
+    assert read.kl == [None, None, None, 0.5]
+    timed = decode(encode(replace(REQUEST, timing={"decode_s": math.nan, "other_s": 1.0})), "here")
+    assert timed.timing == {"other_s": 1.0}
+
+
+def test_numpy_values_become_plain() -> None:
+    line = replace(
+        REQUEST, token_ids=np.array([1, 2]), kv_start={"codes": np.int64(3), "rate": np.float32(0.5), "on": np.True_}
+    )
+    read = decode(encode(line), "here")
+    assert read == replace(REQUEST, token_ids=[1, 2], kv_start={"codes": 3, "rate": 0.5, "on": True})
+    with pytest.raises(RecordError, match=r"RequestLine.kv_start: a record cannot hold a object"):
+        encode(replace(REQUEST, kv_start={"x": object()}))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema": 2}, "schema version 2, this vcbench reads version 1"),
+        ({"schema": None}, "schema version None"),
+        ({"schema": True}, "schema version True"),
+        ({"kind": "other"}, "unknown kind 'other'"),
+        ({"kind": []}, "unknown kind"),
+        ({"token_ids": "abc"}, "wrong type of field token_ids"),
+        ({"token_ids": [1.5]}, "wrong type of field token_ids"),
+        ({"token_ids": [True]}, "wrong type of field token_ids"),
+        ({"timing": {"decode_s": "1"}}, "wrong type of field timing"),
+        ({"extra": 1}, "unknown field extra"),
+    ],
+)
+def test_damage_is_named(change: dict[str, object], says: str) -> None:
+    row = json.loads(encode(REQUEST)) | change
+    with pytest.raises(RecordError, match=says) as caught:
+        decode(json.dumps(row).encode(), "file, line 3")
+    assert str(caught.value).startswith("file, line 3: ")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff", b'{"schema":NaN}', b"[" * 100_000])
+def test_what_is_no_record(data: bytes) -> None:
+    with pytest.raises(RecordError, match="line 1"):
+        decode(data, "line 1")
+
+
+def test_missing_field_and_infinite_number() -> None:
+    row = json.loads(encode(REQUEST))
+    del row["text"]
+    with pytest.raises(RecordError, match="missing field text"):
+        decode(json.dumps(row).encode(), "x")
+    with pytest.raises(RecordError, match="timing"):
+        decode(encode(replace(REQUEST, timing={"decode_s": 1.0})).replace(b"1.0", b"1e999"), "x")
+
+
+def test_keys_tell_lines_apart() -> None:
+    first = BatchLine(cell="c", task="t", requests=["a", "b"], tokens=1)
+    assert line_key(first) != line_key(replace(first, requests=["a, b"]))
+    assert line_key(first) == line_key(replace(first, tokens=2))

@@ -1,0 +1,177 @@
+"""A run as read back from its directory, indexed. It is never locked, so a run in progress can be read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vcbench.errors import RecordError
+from vcbench.records.codec import LineKey, decode, describe_key, line_key
+from vcbench.records.files import CONFIG, MANIFEST, PROVENANCE, REQUESTS, explained, read_json
+from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, RequestLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellInfo:
+    """One cell of a run, as provenance lists it; a cell without a task answers the prompts of all tasks."""
+
+    id: str
+    label: str
+    arm: str
+    method: str | None = None
+    compressor: str | None = None
+    draft_length: int | None = None
+    task: str | None = None
+
+    def answers(self, task: str) -> bool:
+        """Whether the cell has requests of that task."""
+        return self.task is None or self.task == task
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """Everything a run recorded. `complete`: its manifest is there and vouches for these very records."""
+
+    path: Path
+    config: dict[str, Any]
+    provenance: dict[str, Any]
+    cells: tuple[CellInfo, ...]
+    complete: bool
+    dropped: list[str]
+    prompts: dict[tuple[str, str], PromptLine] = field(default_factory=dict)
+    requests: dict[tuple[str, str, str], RequestLine] = field(default_factory=dict)
+    divergences: dict[tuple[str, str, str], DivergenceLine] = field(default_factory=dict)
+    batches: list[BatchLine] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The directory's own name."""
+        return self.path.resolve().name
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks that have prompts or cells, in order of appearance."""
+        return list(dict.fromkeys([task for task, _ in self.prompts] + [c.task for c in self.cells if c.task]))
+
+    def requests_of(self, cell: CellInfo, task: str) -> list[RequestLine]:
+        """The cell's answers to that task, in the order of the prompts."""
+        return [
+            self.requests[cell.id, task, request]
+            for prompt_task, request in self.prompts
+            if prompt_task == task and (cell.id, task, request) in self.requests
+        ]
+
+    def baseline(self, task: str) -> CellInfo | None:
+        """The full-KV cell that answers the task."""
+        return next((cell for cell in self.cells if cell.arm == "full" and cell.answers(task)), None)
+
+
+def load_run(path: Path | str) -> Run:
+    """The run in a directory. Raises RecordError on a missing or damaged file, naming the line."""
+    path = Path(path)
+    if not path.is_dir():
+        raise RecordError(f"no run in {path}: there is no such directory; `vcbench ls runs` lists the runs")
+    provenance = read_json(path / PROVENANCE)
+    data = read_requests(path)
+    dropped: list[str] = []
+    lines = parse_lines(data, path / REQUESTS, dropped)
+    complete = (path / MANIFEST).exists()
+    if complete and (problem := manifest_problem(path, data)):
+        complete = False
+        dropped.append(f"{path / MANIFEST}: {problem}")
+    run = Run(
+        path=path,
+        config=_config(path / CONFIG),
+        provenance=provenance,
+        cells=_cells(provenance.get("cells"), path / PROVENANCE),
+        complete=complete,
+        dropped=dropped,
+    )
+    _index(run, lines)
+    return run
+
+
+def read_requests(path: Path) -> bytes:
+    """The bytes of a run's records; empty where none were written."""
+    with explained(path, "read"):
+        try:
+            return (path / REQUESTS).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+
+def parse_lines(data: bytes, where: Path, dropped: list[str]) -> list[Line]:
+    """The whole lines; what follows the last newline goes into `dropped`, in words.
+
+    Raises RecordError naming the line on a broken line or schema version, or both lines on a repeated key.
+    """
+    *whole, rest = data.split(b"\n")
+    lines: list[Line] = []
+    seen: dict[LineKey, int] = {}
+    for number, text in enumerate(whole, start=1):
+        line = decode(text, f"{where}, line {number}")
+        key = line_key(line)
+        if key in seen:
+            raise RecordError(f"{where}, lines {seen[key]} and {number}: both are for {describe_key(key)}")
+        seen[key] = number
+        lines.append(line)
+    if rest:
+        dropped.append(f"{where}, line {len(whole) + 1}: half written ({len(rest)} bytes), dropped")
+    return lines
+
+
+def manifest_problem(path: Path, data: bytes) -> str:
+    """Why the manifest does not vouch for these records; empty if it does."""
+    try:
+        manifest = read_json(path / MANIFEST)
+    except RecordError as error:
+        return str(error)
+    if manifest.get("sha256") != hashlib.sha256(data).hexdigest():
+        return f"{REQUESTS} is not what it was when the run ended; the run counts as incomplete"
+    return ""
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise RecordError(f"{path} is missing; the run is damaged") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RecordError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise RecordError(f"{path} must hold a mapping, found {type(config).__name__}")
+    return config
+
+
+def _cells(listed: Any, where: Path) -> tuple[CellInfo, ...]:
+    if not isinstance(listed, list):
+        raise RecordError(f"{where}: `cells` must list the run's cells; the run is damaged")
+    cells = []
+    for number, entry in enumerate(listed):
+        if not isinstance(entry, Mapping) or not all(isinstance(entry.get(key), str) for key in ("id", "label", "arm")):
+            raise RecordError(f"{where}: cells[{number}] needs an id, a label and an arm")
+        cells.append(CellInfo(**{key: entry[key] for key in CellInfo.__slots__ if key in entry}))
+    if len({(cell.id, cell.task) for cell in cells}) != len(cells):
+        raise RecordError(f"{where}: two cells have the same id")
+    return tuple(cells)
+
+
+def _index(run: Run, lines: list[Line]) -> None:
+    known = {cell.id for cell in run.cells}
+    for line in lines:
+        if not isinstance(line, PromptLine) and line.cell not in known:
+            raise RecordError(f"{run.path / REQUESTS}: cell {line.cell!r} is not among the cells of {PROVENANCE}")
+        match line:
+            case PromptLine():
+                run.prompts[line.task, line.request] = line
+            case RequestLine():
+                run.requests[line.cell, line.task, line.request] = line
+            case DivergenceLine():
+                run.divergences[line.cell, line.task, line.request] = line
+            case BatchLine():
+                run.batches.append(line)
