@@ -51,7 +51,8 @@ def load_config(
     if architecture is not None:
         check_feasible(reader, run, architecture)
     if reader.problems:
-        raise ConfigError(sorted(reader.problems, key=lambda problem: _line(problem.where, f"{path}:")))
+        given = [f"--set {text}" for text in overrides]
+        raise ConfigError(sorted(reader.problems, key=lambda problem: _order(problem.where, f"{path}:", given)))
     run.values["places"] = _places(run)
     config: RunConfig = run.build()
     return config
@@ -66,7 +67,8 @@ def dump_config(config: RunConfig) -> str:
 def _plain(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         own = {f.name: _plain(getattr(value, f.name)) for f in fields(value) if not f.metadata.get("internal")}
-        return {**own, **own.pop("options")} if isinstance(value, (TaskConfig, MethodConfig)) else own
+        options = own.pop("options") if isinstance(value, (TaskConfig, MethodConfig)) else {}
+        return {**own, **options}
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
@@ -99,6 +101,9 @@ def _places(run: Parsed) -> dict[str, str]:
     return places | {f"methods.{name}": method.where for name, method in run.get("methods").items()}
 
 
-def _line(where: str, prefix: str) -> tuple[int, int]:
+def _order(where: str, prefix: str, given: list[str]) -> tuple[int, int]:
+    """The file's problems by line, then those of the overrides as they were given."""
+    if where in given:
+        return 1, given.index(where)
     tail = where.removeprefix(prefix)
-    return (0, int(tail)) if where.startswith(prefix) and tail.isdigit() else (1, 0)
+    return 0, int(tail) if tail.isdigit() else 0

@@ -200,10 +200,8 @@ def _describe(value: Any) -> str:
 
 
 def _remedy(hint: type[Any], value: Any) -> str:
-    if isinstance(value, str) and hint in (int, float):
-        return (
-            "1e-3 is text in YAML: write 1.0e-3" if _is_number(value) and "e" in value.lower() else "remove the quotes"
-        )
+    if isinstance(value, str) and hint in (int, float) and _is_number(value):
+        return "1e-3 is text in YAML: write 1.0e-3" if "e" in value.lower() else "remove the quotes"
     if hint is str and isinstance(value, (bool, int, float)):
         return "put it in quotes"
     if hint is int and isinstance(value, float) and value.is_integer():
