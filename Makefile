@@ -1,0 +1,53 @@
+# `make demo` on a fresh machine needs Python 3.11 or newer with pip, and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+VCBENCH := $(BIN)/vcbench
+RUN := runs/quickstart
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format gate docs clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(VENV)/installed ## make .venv and install vcbench
+
+demo: setup ## get the embedded model, run the quickstart, print the comparison and the verdict
+	$(VCBENCH) model fetch smollm2-135m
+	$(VCBENCH) run configs/quickstart.yaml
+	$(VCBENCH) compare $(RUN)
+	$(VCBENCH) check $(RUN)
+
+gate: setup ## exit 0 only if every VeriCache request of the quickstart equals full KV
+	$(VCBENCH) check $(RUN)
+
+test: $(VENV)/installed-dev ## install what tests need and run them
+	$(BIN)/pytest
+
+check: $(VENV)/installed-dev ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed-dev ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/installed-dev ## write docs/config.md anew
+	$(BIN)/python -m vcbench.config.reference > docs/config.md
+
+clean: ## remove the environment and all caches; runs are kept
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per set of packages: an install happens again only when these files change.
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("vcbench needs Python 3.11 or newer: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable . --constraint constraints.txt
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	@touch $@
