@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from vcbench.errors import TaskError
+
 
 class PromptTokenizer(Protocol):
     """What a task may ask of a tokenizer."""
@@ -55,3 +57,17 @@ class Task(ABC):
     @abstractmethod
     def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
         """The task's prompts, in a fixed order. Raises TaskError on missing or malformed data."""
+
+
+def checked(prompts: Sequence[Prompt], *, task: str) -> list[Prompt]:
+    """The prompts as a list. Raises TaskError if there are none, one is empty, or two share an id."""
+    if not prompts:
+        raise TaskError(f"task {task!r} has no prompts with these options; relax them or raise the limit")
+    places: dict[str, int] = {}
+    for number, prompt in enumerate(prompts, start=1):
+        if not prompt.ids:
+            raise TaskError(f"task {task!r}, prompt {number} ({prompt.id!r}): no tokens; give it some text")
+        if prompt.id in places:
+            raise TaskError(f"task {task!r}, prompts {places[prompt.id]} and {number} share the id {prompt.id!r}")
+        places[prompt.id] = number
+    return list(prompts)
