@@ -23,6 +23,7 @@ from vcbench.config.schema import (
 )
 from vcbench.errors import ConfigError
 from vcbench.models.architecture import Architecture, Rope
+from vcbench.models.store import ModelFiles
 from vcbench.runners.plan import (
     UNKNOWN,
     Identity,
@@ -48,8 +49,13 @@ TINY = Architecture(
     eos_ids=frozenset({2, 1}),
 )
 HERE = Identity(device="cpu", dtype="float32", code_sha256="c0de", kernels={"torch": "2", "numba": "1"})
-SEEN = with_model(
-    HERE, architecture=TINY, weights_sha256="77", tokenizer_sha256="88", revision="main", stop_ids=frozenset({2, 1})
+SEEN = replace(
+    HERE,
+    weights_sha256="77",
+    tokenizer_sha256="88",
+    architecture_sha256="99",
+    revision="main",
+    stop_ids=(1, 2),
 )
 
 
@@ -191,13 +197,28 @@ def test_batch_and_threads_count_without_bit_exactness(change: dict[str, Any]) -
     assert of(EngineConfig(exactness="fast")) != of(EngineConfig(exactness="fast", **change))
 
 
-def test_architecture_counts_with_its_rotary_scaling() -> None:
-    scaled = replace(TINY, rope=Rope(kind="linear", factor=2.0))
-    other = with_model(
-        HERE, architecture=scaled, weights_sha256="77", tokenizer_sha256="88", revision="main", stop_ids=(1, 2)
-    )
-    assert other.stop_ids == SEEN.stop_ids
-    assert other.architecture_sha256 != SEEN.architecture_sha256
+def test_the_model_completes_the_identity(tmp_path: Path) -> None:
+    def files(architecture: Architecture) -> ModelFiles:
+        return ModelFiles(
+            id="tiny",
+            path=tmp_path,
+            revision="v1",
+            architecture=architecture,
+            weights_sha256="77",
+            stop_ids=frozenset({2, 1}),
+        )
+
+    before = with_model(HERE, files(TINY))
+    assert (before.weights_sha256, before.revision, before.stop_ids) == ("77", "v1", (1, 2))
+    scaled = with_model(HERE, files(replace(TINY, rope=Rope(kind="linear", factor=2.0))))
+    assert scaled.architecture_sha256 != before.architecture_sha256
+    (tmp_path / "notes.txt").write_text("no part of the tokenizer")
+    assert with_model(HERE, files(TINY)) == before
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    templated = with_model(HERE, files(TINY))
+    assert templated.tokenizer_sha256 != before.tokenizer_sha256
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert with_model(HERE, files(TINY)).tokenizer_sha256 != templated.tokenizer_sha256
 
 
 def test_code_hash_covers_all_but_presentation(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vcbench import registry
 from vcbench.config.feasible import cell_obstacle, task_obstacle
@@ -19,9 +19,13 @@ from vcbench.engine.environment import physical_cores
 from vcbench.errors import ConfigError, Problem
 from vcbench.models.architecture import Architecture
 
+if TYPE_CHECKING:
+    from vcbench.models.store import ModelFiles
+
 PACKAGE = Path(__file__).resolve().parents[1]
 PRESENTATION = ("cli", "report")
 """Sub-packages that only show what others computed; a change there leaves every answer as it was."""
+TOKENIZER_FILES = ("tokenizer*", "chat_template*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges*")
 UNKNOWN = "unknown"
 ID_FORMAT = 1
 
@@ -145,7 +149,7 @@ def cell_id(config: RunConfig, task: TaskConfig, cell: CellConfig, identity: Ide
 
 
 def identify(config: RunConfig) -> Identity:
-    """This code on this machine for this configuration; the model's own hashes are still to be filled in.
+    """This code on this machine for this configuration; `with_model` fills in the model's own hashes.
 
     Cost: imports torch.
     """
@@ -153,25 +157,26 @@ def identify(config: RunConfig) -> Identity:
     return Identity(device=device, dtype=dtype, code_sha256=code_sha256(), kernels=kernels(device))
 
 
-def with_model(
-    identity: Identity,
-    *,
-    architecture: Architecture,
-    weights_sha256: str,
-    tokenizer_sha256: str,
-    revision: str | None,
-    stop_ids: Iterable[int],
-) -> Identity:
+def with_model(identity: Identity, files: ModelFiles) -> Identity:
     """The identity completed by the model that was found."""
-    shape = json.dumps(asdict(architecture), sort_keys=True, default=sorted)
+    shape = json.dumps(asdict(files.architecture), sort_keys=True, default=sorted)
     return replace(
         identity,
-        weights_sha256=weights_sha256,
-        tokenizer_sha256=tokenizer_sha256,
+        weights_sha256=files.weights_sha256,
+        tokenizer_sha256=tokenizer_sha256(files.path),
         architecture_sha256=hashlib.sha256(shape.encode()).hexdigest(),
-        revision=revision,
-        stop_ids=tuple(sorted(stop_ids)),
+        revision=files.revision,
+        stop_ids=tuple(sorted(files.stop_ids)),
     )
+
+
+def tokenizer_sha256(directory: Path) -> str:
+    """Hash of every file that decides how text becomes ids: vocabulary, special tokens, chat template."""
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}):
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def resolve_device(config: RunConfig) -> tuple[str, str]:
