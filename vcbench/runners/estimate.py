@@ -1,0 +1,185 @@
+"""What a plan would take, before anything runs: bytes of the caches and a rough time. Every figure is an estimate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from vcbench import registry
+from vcbench.config.options import build_options
+from vcbench.models.architecture import Architecture
+from vcbench.models.shapes import active_parameter_count, parameter_count
+from vcbench.runners.plan import Cell, Plan
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+ASSUMED_ACCEPTANCE = 0.5
+"""Share of each draft that verification is taken to keep."""
+ASSUMED_PROMPT_TOKENS = 4096
+"""Length of a prompt that has not been tokenised yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What one pass over memory and one matrix product achieve here."""
+
+    bytes_per_s: float
+    flop_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellEstimate:
+    """One cell. Bytes are for the largest batch with all its new tokens; None where the method gives no estimate.
+
+    `draft_bytes`: the compressed cache, new tokens counted whole. `full_bytes`: the full cache of the same tokens.
+    """
+
+    cell: Cell
+    prompts: int
+    prompt_tokens: int
+    full_bytes: int
+    draft_bytes: int | None
+    decode_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEstimate:
+    """A whole plan; `prefill_s` is spent once per prompt, whatever the number of cells."""
+
+    machine: Machine
+    weights_bytes: int
+    prefill_s: float
+    cells: tuple[CellEstimate, ...]
+
+    @property
+    def total_s(self) -> float | None:
+        """Prefill and all cells; None if a cell is unknown."""
+        times = [cell.decode_s for cell in self.cells]
+        return None if None in times else self.prefill_s + sum(filter(None, times))
+
+
+def measure_machine(device: str) -> Machine:
+    """Memory bandwidth and rate of matrix products, best of three. Cost: under half a second once torch is there."""
+    import torch
+
+    on_gpu = device == "cuda"
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    stream = torch.ones(2**25, dtype=torch.float32, device=device)
+    size = 4096 if on_gpu else 768
+    matrix = torch.full((size, size), 0.5, dtype=dtype, device=device)
+    wait = torch.cuda.synchronize if on_gpu else _nothing
+    return Machine(
+        bytes_per_s=stream.nbytes / _best(lambda: stream.sum(), wait),
+        flop_per_s=2 * size**3 / _best(lambda: matrix @ matrix, wait),
+    )
+
+
+def _nothing() -> None:
+    """What there is to wait for where calls return when they are done."""
+
+
+def _best(call: Callable[[], object], wait: Callable[[], None]) -> float:
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        call()
+        wait()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def estimate(plan: Plan, prompt_tokens: Mapping[str, Sequence[int]], *, dtype: str, machine: Machine) -> PlanEstimate:
+    """The estimate for prompts of the given lengths, by task."""
+    element_bytes = ELEMENT_BYTES[dtype]
+    costs = _Costs(
+        architecture=plan.architecture,
+        element_bytes=element_bytes,
+        batch_size=plan.config.engine.batch_size,
+        machine=machine,
+    )
+    return PlanEstimate(
+        machine=machine,
+        weights_bytes=parameter_count(plan.architecture) * element_bytes,
+        prefill_s=sum(costs.prefill_s(length) for lengths in prompt_tokens.values() for length in lengths),
+        cells=tuple(costs.cell(cell, prompt_tokens[cell.task.name]) for cell in plan.cells),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Costs:
+    """Rooflines: a decoding step takes as long as reading its weights and caches once, or as computing it."""
+
+    architecture: Architecture
+    element_bytes: int
+    batch_size: int
+    machine: Machine
+
+    def cell(self, cell: Cell, lengths: Sequence[int]) -> CellEstimate:
+        largest = sorted(lengths, reverse=True)[: self.batch_size]
+        new = cell.task.max_tokens
+        draft = [self.draft_bytes(cell, length) for length in largest]
+        known = [value for value in draft if value is not None]
+        return CellEstimate(
+            cell=cell,
+            prompts=len(lengths),
+            prompt_tokens=sum(lengths),
+            full_bytes=sum(self.kv_bytes(length + new) for length in largest),
+            draft_bytes=sum(known) + len(known) * self.kv_bytes(new) if known else None,
+            decode_s=self.decode_s(cell, lengths),
+        )
+
+    def kv_bytes(self, tokens: int) -> int:
+        return tokens * self.architecture.kv_bytes_per_token(self.element_bytes)
+
+    def draft_bytes(self, cell: Cell, tokens: int) -> int | None:
+        """Compressed bytes of a prompt by the method's own account; None without a method or an account."""
+        if cell.method is None:
+            return None
+        compressor = registry.lookup("compressor", cell.method.compressor)
+        account = getattr(compressor, "estimate_bytes", None)
+        if account is None:
+            return None
+        options = build_options("compressor", cell.method.compressor, cell.method.options)
+        return int(account(options, self.architecture, tokens, self.element_bytes))
+
+    def prefill_s(self, tokens: int) -> float:
+        shape = self.architecture
+        attention = 2 * tokens**2 * shape.n_heads * shape.head_dim * shape.n_layers
+        return (2 * active_parameter_count(shape) * tokens + attention) / self.machine.flop_per_s
+
+    def decode_s(self, cell: Cell, lengths: Sequence[int]) -> float | None:
+        total = 0.0
+        for start in range(0, len(lengths), self.batch_size):
+            batch = lengths[start : start + self.batch_size]
+            seconds = self.batch_s(cell, batch)
+            if seconds is None:
+                return None
+            total += seconds
+        return total
+
+    def batch_s(self, cell: Cell, lengths: Sequence[int]) -> float | None:
+        """One batch to its last token, at the caches' mean length."""
+        new, rows = cell.task.max_tokens, len(lengths)
+        tail = rows * self.kv_bytes(new // 2)
+        full = sum(self.kv_bytes(length) for length in lengths) + tail
+        if cell.config.arm == "full":
+            return new * self.step_s(rows, full)
+        parts = [self.draft_bytes(cell, length) for length in lengths]
+        if None in parts:
+            return None
+        draft_step = self.step_s(rows, sum(filter(None, parts)) + tail)
+        if cell.config.arm == "lossy":
+            return new * draft_step
+        width = cell.config.draft_length or 0
+        rounds = new / (1 + ASSUMED_ACCEPTANCE * width)
+        return rounds * (width * draft_step + self.step_s(rows * (width + 1), full))
+
+    def step_s(self, rows: int, kv_bytes: int) -> float:
+        """One pass of `rows` tokens over the weights that they need and `kv_bytes` of cache."""
+        total, active = parameter_count(self.architecture), active_parameter_count(self.architecture)
+        experts = self.architecture.experts
+        share = 1.0 if experts is None else min(1.0, rows * experts.per_token / experts.count)
+        least = 0.0 if experts is None else experts.per_token / experts.count
+        weights = active + (total - active) * (share - least) / (1 - least) if least < 1 else total
+        reading = (weights * self.element_bytes + kv_bytes) / self.machine.bytes_per_s
+        return max(reading, 2 * active * rows / self.machine.flop_per_s)
