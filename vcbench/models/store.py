@@ -1,0 +1,143 @@
+"""Finds a model on this machine; never downloads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vcbench.config.schema import ModelConfig
+from vcbench.errors import ModelError
+from vcbench.models import cache, catalog
+from vcbench.models.architecture import Architecture
+from vcbench.models.hf_config import parse_architecture, token_ids
+from vcbench.models.safetensors_header import weight_files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """A model that is complete on this machine.
+
+    `revision` is the hub commit, or the source of a catalogue model; None for a local directory. `stop_ids` merges
+    those of generation_config.json and config.json.
+    """
+
+    id: str
+    path: Path
+    revision: str | None
+    architecture: Architecture
+    weights_sha256: str
+    stop_ids: frozenset[int]
+
+
+def resolve_model(model: ModelConfig) -> ModelFiles:
+    """The files of a catalogue name, a Hugging Face id in the local hub cache, or a local directory.
+
+    Raises ModelError if it is not on this machine (with the command that fetches it), unsupported or damaged.
+    """
+    path, revision = _locate(model)
+    config = read_json(path / "config.json")
+    try:
+        architecture = parse_architecture(config)
+        stop_ids = token_ids(config, "eos_token_id") | architecture.eos_ids
+        generation = path / "generation_config.json"
+        if generation.is_file():
+            stop_ids |= token_ids(read_json(generation), "eos_token_id")
+    except ModelError as error:
+        raise ModelError(f"{model.id}: {error}") from error
+    return ModelFiles(
+        id=model.id,
+        path=path,
+        revision=revision,
+        architecture=architecture,
+        weights_sha256=_hash(path),
+        stop_ids=stop_ids,
+    )
+
+
+def find_installed(name: str) -> Path | None:
+    """The directory of a catalogue model that was fetched, or None. Its source record is written last."""
+    path = cache.models_dir() / name
+    return path if (path / catalog.SOURCE_RECORD).is_file() else None
+
+
+def find_in_hub_cache(model_id: str, revision: str | None) -> Path | None:
+    """The newest snapshot of the revision in the local hub cache, or None; touches no network."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        path = Path(snapshot_download(model_id, revision=revision, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+    return path if (path / "config.json").is_file() else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises ModelError if it is absent, unreadable or something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path.parent} has no {path.name}; expected a Hugging Face model directory") from None
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON ({error}); fetch the model again") from error
+    if not isinstance(value, Mapping):
+        raise ModelError(f"{path} holds {type(value).__name__}, expected an object; fetch the model again")
+    return dict(value)
+
+
+def _locate(model: ModelConfig) -> tuple[Path, str | None]:
+    """Directory and revision. A catalogue name comes first, then an existing directory, then the hub cache."""
+    known = catalog.embedded(model.id)
+    if known is not None:
+        _refuse_revision(model, "a catalogue model, whose revision is fixed")
+        path = find_installed(model.id)
+        if path is None:
+            raise ModelError(f"model {model.id} has not been fetched yet; run: vcbench model fetch {model.id}")
+        return path, known.requirement
+    local = Path(model.id).expanduser()
+    if local.is_dir():
+        _refuse_revision(model, "a local directory")
+        return local.resolve(), None
+    if _looks_like_path(model.id):
+        raise ModelError(f"model directory {model.id} does not exist; give an existing directory, {_choices()}")
+    snapshot = find_in_hub_cache(model.id, model.revision)
+    if snapshot is None:
+        raise ModelError(_not_here(model))
+    return snapshot, snapshot.name
+
+
+def _not_here(model: ModelConfig) -> str:
+    if model.id.count("/") != 1:
+        return f"model {model.id!r} is unknown; give {_choices()}"
+    revision = f" --revision {model.revision}" if model.revision else ""
+    return (
+        f"model {model.id}{f' at {model.revision}' if model.revision else ''} is not on this machine; run: vcbench "
+        f"model fetch {model.id}{revision}"
+    )
+
+
+def _choices() -> str:
+    names = ", ".join(catalog.EMBEDDED)
+    return f"a catalogue name ({names}), a Hugging Face id (owner/name) or a local directory"
+
+
+def _refuse_revision(model: ModelConfig, what: str) -> None:
+    if model.revision is not None:
+        raise ModelError(f"revision {model.revision!r} does not apply to {model.id}, {what}; remove `revision`")
+
+
+def _looks_like_path(model_id: str) -> bool:
+    return model_id.startswith(("/", ".", "~")) or model_id.count("/") > 1 or "\\" in model_id
+
+
+def _hash(path: Path) -> str:
+    files = weight_files(path)
+    try:
+        return cache.weights_sha256(files)
+    except OSError as error:
+        raise ModelError(f"cannot read the weights in {path}: {error.strerror or error}") from error
