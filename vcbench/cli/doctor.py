@@ -1,0 +1,113 @@
+"""`vcbench doctor`: what this machine offers, and what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vcbench.cli.output import next_command, notes, results, table, write_json
+from vcbench.cli.runs import RUNS
+
+EMBEDDED_MODEL = "smollm2-135m"
+
+
+def doctor(
+    runs: Annotated[Path, typer.Option("--dir", help="Where runs would be written.")] = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Check this machine; exit code 1 if something that every run needs is missing."""
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("python", platform.python_version),
+        ("torch", _torch),
+        ("numba", _numba),
+        ("threads", _threads),
+        ("waiting threads", lambda: f"OMP_WAIT_POLICY={os.environ.get('OMP_WAIT_POLICY', 'unset')}"),
+        ("memory", _memory),
+        ("gpu", _gpu),
+        ("embedded model", _embedded_model),
+        ("runs directory", lambda: _writable(runs)),
+        ("cache directory", lambda: _writable(_cache())),
+    ]
+    rows = [(name, *_outcome(check)) for name, check in checks]
+    if as_json:
+        write_json([{"check": name, "ok": ok, "finding": finding} for name, ok, finding in rows])
+    else:
+        shown = [[name, "ok" if ok else "FAILED", finding] for name, ok, finding in rows]
+        results().print(table("", ["check", "", "finding"], shown))
+    failed = [name for name, ok, _ in rows if not ok]
+    if failed:
+        notes().print(f"not ready: {', '.join(failed)}", markup=False)
+        raise typer.Exit(1)
+    next_command("vcbench run configs/quickstart.yaml")
+
+
+def _outcome(check: Callable[[], str]) -> tuple[bool, str]:
+    """Whether the check passed, and its finding or its error in one line."""
+    try:
+        return True, check()
+    except Exception as error:  # noqa: BLE001 -- whatever is wrong with the machine is what was asked for
+        return False, " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _torch() -> str:
+    import torch
+
+    onednn = "oneDNN" if torch._C._has_mkldnn else "no oneDNN"
+    return f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {onednn}"
+
+
+def _numba() -> str:
+    import llvmlite
+    import numba
+
+    return f"{numba.__version__}, llvmlite {llvmlite.__version__}"
+
+
+def _threads() -> str:
+    import torch
+
+    from vcbench.engine.environment import physical_cores
+
+    return f"{physical_cores()} physical cores, torch would use {torch.get_num_threads()}"
+
+
+def _memory() -> str:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
+
+
+def _gpu() -> str:
+    import torch
+
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return ", ".join(f"{gpu.name} ({gpu.total_memory / 2**30:.0f} GiB)" for gpu in found) or "none; runs use the CPU"
+
+
+def _embedded_model() -> str:
+    from vcbench.models.store import find_installed
+
+    path = find_installed(EMBEDDED_MODEL)
+    return f"{EMBEDDED_MODEL} is installed" if path else f"not yet: vcbench model fetch {EMBEDDED_MODEL}"
+
+
+def _cache() -> Path:
+    from vcbench.models.cache import cache_dir
+
+    return cache_dir()
+
+
+def _writable(path: Path) -> str:
+    """The path, once a file could be written below it; nothing is left behind."""
+    existing = path
+    while not existing.exists():
+        existing = existing.parent
+    with tempfile.TemporaryFile(dir=existing):
+        return f"{path} is writable"

@@ -1,0 +1,126 @@
+"""`vcbench run --dry-run`: the plan with its estimates; nothing is decoded and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vcbench.cli.output import notes, results, table, write_json
+from vcbench.config.options import build_options
+from vcbench.config.schema import RunConfig
+from vcbench.errors import ModelError
+from vcbench.models.catalog import known_architecture
+from vcbench.models.store import ModelFiles, resolve_model
+from vcbench.runners.estimate import ASSUMED_ACCEPTANCE, ASSUMED_PROMPT_TOKENS, PlanEstimate, estimate, measure_machine
+from vcbench.runners.plan import Identity, Plan, build_plan, identify, with_model
+
+
+def show_plan(config: RunConfig, *, as_json: bool) -> None:
+    """Prints cells, prompts, bytes and time; for a known model also where its weights are not on this machine."""
+    identity = identify(config)
+    missing: ModelError | None = None
+    try:
+        files: ModelFiles | None = resolve_model(config.model)
+    except ModelError as error:
+        files, missing = None, error
+    architecture = files.architecture if files else known_architecture(config.model.id)
+    if architecture is None:
+        assert missing is not None
+        raise missing
+    if files is not None:
+        identity = with_model(identity, files)
+    plan = build_plan(config, architecture=architecture, identity=identity)
+    tokens = _prompt_tokens(config, files)
+    figures = estimate(plan, tokens, dtype=identity.dtype, machine=measure_machine(identity.device))
+    if as_json:
+        write_json(_document(plan, identity, figures))
+        return
+    results().print(_table(plan, figures))
+    _remarks(config, identity, figures, missing)
+
+
+def _prompt_tokens(config: RunConfig, files: ModelFiles | None) -> Mapping[str, Sequence[int]]:
+    """Lengths of every task's prompts; assumed where there is no tokenizer yet."""
+    if files is None:
+        return {task.name: [ASSUMED_PROMPT_TOKENS] * (task.limit or 1) for task in config.tasks}
+    from vcbench import registry
+    from vcbench.models.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_files(files)
+    return {
+        task.name: [
+            len(prompt.ids)
+            for prompt in registry.lookup("task", task.name)(build_options("task", task.name, task.options)).prompts(
+                tokenizer, limit=task.limit, seed=config.seed
+            )
+        ]
+        for task in config.tasks
+    }
+
+
+def _table(plan: Plan, figures: PlanEstimate) -> Any:
+    columns = ["task", "cell", "prompts", "prompt tokens", "full KV MiB", "draft KV MiB", "decode s", "id"]
+    rows = [
+        [
+            row.cell.task.name,
+            row.cell.label,
+            str(row.prompts),
+            str(row.prompt_tokens),
+            _mib(row.full_bytes),
+            "-" if row.cell.method is None else _mib(row.draft_bytes),
+            "unknown" if row.decode_s is None else f"{row.decode_s:.1f}",
+            row.cell.id if plan.final else "not yet",
+        ]
+        for row in figures.cells
+    ]
+    return table(f"plan of {plan.config.name} (estimates)", columns, rows, right=(2, 3, 4, 5, 6))
+
+
+def _mib(count: int | None) -> str:
+    return "unknown" if count is None else f"{count / 2**20:.1f}"
+
+
+def _remarks(config: RunConfig, identity: Identity, figures: PlanEstimate, missing: ModelError | None) -> None:
+    say = notes()
+    machine = figures.machine
+    say.print(
+        f"estimate for {identity.device}, {identity.dtype}: weights {figures.weights_bytes / 2**30:.2f} GiB, prefill "
+        f"{figures.prefill_s:.1f} s once, at {machine.bytes_per_s / 1e9:.1f} GB/s and "
+        f"{machine.flop_per_s / 1e9:.0f} GFLOP/s as just measured; "
+        f"{ASSUMED_ACCEPTANCE:.0%} of each draft taken to be accepted"
+    )
+    total = figures.total_s
+    say.print(f"in all about {total:.0f} s" if total is not None else "no time in all: a method gives no estimate")
+    if missing is not None:
+        say.print(
+            f"the prompts are not tokenised yet: {ASSUMED_PROMPT_TOKENS} tokens each are assumed, and one prompt for a "
+            f"task without `limit`. {missing}",
+            markup=False,
+        )
+
+
+def _document(plan: Plan, identity: Identity, figures: PlanEstimate) -> dict[str, Any]:
+    return {
+        "name": plan.config.name,
+        "model": plan.config.model.id,
+        "device": identity.device,
+        "dtype": identity.dtype,
+        "prompts_tokenised": plan.final,
+        "assumed_acceptance": ASSUMED_ACCEPTANCE,
+        "weights_bytes": figures.weights_bytes,
+        "prefill_s": figures.prefill_s,
+        "total_s": figures.total_s,
+        "cells": [
+            {
+                "id": row.cell.id if plan.final else None,
+                "task": row.cell.task.name,
+                "label": row.cell.label,
+                "prompts": row.prompts,
+                "prompt_tokens": row.prompt_tokens,
+                "full_bytes": row.full_bytes,
+                "draft_bytes": row.draft_bytes,
+                "decode_s": row.decode_s,
+            }
+            for row in figures.cells
+        ],
+    }

@@ -1,0 +1,77 @@
+"""`vcbench ls`: what can be named in a configuration, and the runs that are there."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vcbench.cli.output import next_command, results, table, write_json
+from vcbench.cli.runs import RUNS, list_runs
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    COMPRESSORS = "compressors"
+    TASKS = "tasks"
+    RUNS = "runs"
+
+
+def ls(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    directory: Annotated[Path, typer.Option("--dir", help="Where runs lie.")] = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """List compressors, tasks or runs."""
+    rows = _runs(directory) if kind is Kind.RUNS else _registered(kind)
+    if as_json:
+        write_json(rows)
+        return
+    columns = list(rows[0]) if rows else []
+    if rows:
+        results().print(table(kind, columns, [list(row.values()) for row in rows]))
+    next_command(_next(kind, rows))
+
+
+def _registered(kind: Kind) -> list[dict[str, str]]:
+    from vcbench import registry
+    from vcbench.config.reader import keys_of
+
+    singular = kind.removesuffix("s")
+    found = [(name, registry.lookup(singular, name)) for name in registry.names(singular)]
+    return [
+        {"name": name, "options": ", ".join(keys_of(cls.Options)) or "none", "what it does": cls.summary}
+        for name, cls in found
+    ]
+
+
+def _runs(directory: Path) -> list[dict[str, str]]:
+    from vcbench.errors import RecordError
+    from vcbench.records.files import MANIFEST, PROVENANCE, read_json
+
+    rows = []
+    for path in list_runs(directory):
+        try:
+            provenance = read_json(path / PROVENANCE)
+        except RecordError:
+            rows.append({"run": path.name, "started": "?", "model": "?", "state": "damaged"})
+            continue
+        model = provenance.get("model") or {}
+        rows.append(
+            {
+                "run": path.name,
+                "started": str(provenance.get("started", "?")),
+                "model": str(model.get("id", "?")),
+                "state": "complete" if (path / MANIFEST).exists() else "unfinished",
+            }
+        )
+    return rows
+
+
+def _next(kind: Kind, rows: list[dict[str, str]]) -> str:
+    if kind is Kind.RUNS:
+        return f"vcbench compare {rows[-1]['run']}" if rows else "vcbench run configs/quickstart.yaml"
+    return "vcbench run configs/quickstart.yaml --dry-run"

@@ -1,0 +1,60 @@
+"""`vcbench run`: carries out a configuration, or shows what that would take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vcbench.cli.output import next_command, notes, write_json
+
+if TYPE_CHECKING:
+    from vcbench.models.architecture import Architecture
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="A YAML file; see docs/config.md.", metavar="CONFIG")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=C", help="Change one key; list items by index (cells.1.draft_length=8)."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, with estimates, and stop.")] = False,
+    name: Annotated[str | None, typer.Option(help="Another name for the run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Run a configuration. The same command resumes a run that was stopped."""
+    from vcbench.config.load import load_config
+
+    changes = [*(overrides or ()), *([f"name={json.dumps(name)}"] if name is not None else ())]
+    loaded = load_config(config, changes, architecture_of=_architecture)
+    if dry_run:
+        from vcbench.cli.dry_run import show_plan
+
+        show_plan(loaded, as_json=as_json)
+        return
+    from vcbench.runners.run import execute
+
+    path = execute(loaded, console=notes())
+    if as_json:
+        write_json({"name": loaded.name, "path": str(path)})
+    else:
+        print(path)
+    next_command(f"vcbench compare {path}")
+
+
+def _architecture(model_id: str) -> Architecture | None:
+    """The model's shape as far as it is known before the model is looked for: by name, or from a local directory."""
+    from vcbench.errors import ModelError
+    from vcbench.models.catalog import known_architecture
+    from vcbench.models.hf_config import parse_architecture
+    from vcbench.models.store import read_json
+
+    config = Path(model_id).expanduser() / "config.json"
+    if not config.is_file():
+        return known_architecture(model_id)
+    try:
+        return parse_architecture(read_json(config))
+    except ModelError:
+        return None
