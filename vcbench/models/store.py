@@ -63,6 +63,13 @@ def find_installed(name: str) -> Path | None:
     return path if (path / catalog.SOURCE_RECORD).is_file() else None
 
 
+def is_here(model_id: str) -> bool:
+    """Whether a catalogue model is installed, or the hub cache holds a snapshot of a hub id."""
+    if catalog.embedded(model_id) is not None:
+        return find_installed(model_id) is not None
+    return find_in_hub_cache(model_id, None) is not None
+
+
 def find_in_hub_cache(model_id: str, revision: str | None) -> Path | None:
     """The newest snapshot of the revision in the local hub cache, or None; touches no network."""
     from huggingface_hub import snapshot_download

@@ -30,8 +30,8 @@ class Tokenizer:
         self._path = path
         self._tokenizer = _read_tokenizer(path)
         self._config = read_json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").is_file() else {}
-        description = json.loads(self._tokenizer.to_str())
-        self._decoder = TokenDecoder(description.get("decoder"))
+        decoder = self._tokenizer.decoder
+        self._decoder = TokenDecoder(json.loads(decoder.__getstate__()) if decoder is not None else None)
         self._special_ids = frozenset(
             index for index, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
         )
