@@ -74,7 +74,7 @@ def test_a_run_from_begin_to_end(tmp_path: Path) -> None:
 
 
 def test_killed_at_every_byte_offset(tmp_path: Path) -> None:
-    path = begin(tmp_path / "run", prompt("a"), request("a", "é\n\ud83d"), request("b"))
+    path = begin(tmp_path / "run", prompt("a"), prompt("b"), request("a", "é\n\ud83d"), request("b"))
     records = path / "requests.jsonl"
     data = records.read_bytes()
     for size in range(len(data) + 1):
@@ -192,17 +192,17 @@ def test_create_refuses_an_existing_run(tmp_path: Path) -> None:
     assert archive(path) == tmp_path / "run~1"
     begin(path)
     assert archive(path) == tmp_path / "run~2"
-    assert load_run(tmp_path / "run~1").requests
+    assert (tmp_path / "run~1" / "requests.jsonl").read_bytes() == encode(request("a"))
     assert not RunDirectory.exists(path)
     with pytest.raises(RecordError, match="there is no such run"):
         archive(path)
 
 
 def test_appending_to_a_finished_run_withdraws_the_manifest(tmp_path: Path) -> None:
-    path = begin(tmp_path / "run", request("a"))
+    path = begin(tmp_path / "run", prompt("a"), request("a"))
     with RunDirectory.open(path) as run:
         run.finish()
-        run.append(request("b"))
+        run.append(prompt("b"))
         assert not run.finished
         run.finish()
         run.finish()
@@ -213,7 +213,7 @@ def test_appending_to_a_finished_run_withdraws_the_manifest(tmp_path: Path) -> N
     "damage", [lambda data: b"", lambda data: data[:-30], lambda data: data.replace(b"text", b"test")]
 )
 def test_records_that_the_manifest_does_not_vouch_for(tmp_path: Path, damage: object) -> None:
-    path = begin(tmp_path / "run", request("a"), request("b", "one text"))
+    path = begin(tmp_path / "run", prompt("a"), prompt("b"), request("a"), request("b", "one text"))
     with RunDirectory.open(path) as run:
         run.finish()
     records = path / "requests.jsonl"
@@ -314,6 +314,9 @@ def test_damaged_heads_are_named(tmp_path: Path) -> None:
         with pytest.raises(RecordError, match=says):
             load_run(path)
         (path / name).write_text(good)
+    (path / "requests.jsonl").write_bytes(encode(request("a")))
+    with pytest.raises(RecordError, match="task 't', request 'a' has no prompt line"):
+        load_run(path)
     (path / "config.yaml").unlink()
     with pytest.raises(RecordError, match=r"config.yaml is missing"):
         load_run(path)

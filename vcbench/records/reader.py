@@ -175,3 +175,6 @@ def _index(run: Run, lines: list[Line]) -> None:
                 run.divergences[line.cell, line.task, line.request] = line
             case BatchLine():
                 run.batches.append(line)
+    for _, task, request in [*run.requests, *run.divergences]:
+        if (task, request) not in run.prompts:
+            raise RecordError(f"{run.path / REQUESTS}: task {task!r}, request {request!r} has no prompt line")
