@@ -39,7 +39,7 @@ def doctor(
         write_json([{"check": name, "ok": ok, "finding": finding} for name, ok, finding in rows])
     else:
         shown = [[name, "ok" if ok else "FAILED", finding] for name, ok, finding in rows]
-        results().print(table("", ["check", "", "finding"], shown))
+        results().print(table("", ["check", "", "finding"], shown, wrap=(2,)))
     failed = [name for name, ok, _ in rows if not ok]
     if failed:
         notes().print(f"not ready: {', '.join(failed)}", markup=False)
@@ -58,7 +58,8 @@ def _outcome(check: Callable[[], str]) -> tuple[bool, str]:
 def _torch() -> str:
     import torch
 
-    onednn = "oneDNN" if torch._C._has_mkldnn else "no oneDNN"
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    onednn = "oneDNN" if has_onednn else "no oneDNN"
     return f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {onednn}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vcbench.cli.output import notes, results, table, write_json
 from vcbench.config.options import build_options
@@ -13,6 +13,9 @@ from vcbench.models.catalog import known_architecture
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.runners.estimate import ASSUMED_ACCEPTANCE, ASSUMED_PROMPT_TOKENS, PlanEstimate, estimate, measure_machine
 from vcbench.runners.plan import Identity, Plan, build_plan, identify, with_model
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def show_plan(config: RunConfig, *, as_json: bool) -> None:
@@ -58,8 +61,8 @@ def _prompt_tokens(config: RunConfig, files: ModelFiles | None) -> Mapping[str, 
     }
 
 
-def _table(plan: Plan, figures: PlanEstimate) -> Any:
-    columns = ["task", "cell", "prompts", "prompt tokens", "full KV MiB", "draft KV MiB", "decode s", "id"]
+def _table(plan: Plan, figures: PlanEstimate) -> Table:
+    columns = ["task", "cell", "prompts", "tokens", "full MiB", "draft MiB", "decode s"]
     rows = [
         [
             row.cell.task.name,
@@ -69,11 +72,10 @@ def _table(plan: Plan, figures: PlanEstimate) -> Any:
             _mib(row.full_bytes),
             "-" if row.cell.method is None else _mib(row.draft_bytes),
             "unknown" if row.decode_s is None else f"{row.decode_s:.1f}",
-            row.cell.id if plan.final else "not yet",
         ]
         for row in figures.cells
     ]
-    return table(f"plan of {plan.config.name} (estimates)", columns, rows, right=(2, 3, 4, 5, 6))
+    return table(f"plan of {plan.config.name} (estimates)", columns, rows, right=(2, 3, 4, 5, 6), wrap=(1,))
 
 
 def _mib(count: int | None) -> str:

@@ -32,7 +32,7 @@ def ls(
         return
     columns = list(rows[0]) if rows else []
     if rows:
-        results().print(table(kind, columns, [list(row.values()) for row in rows]))
+        results().print(table(kind, columns, [list(row.values()) for row in rows], wrap=(1, 2)))
     next_command(_next(kind, rows))
 
 

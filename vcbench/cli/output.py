@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+WIDTH_OF_A_FILE = 200
 
 
 def notes() -> Console:
@@ -18,10 +22,11 @@ def notes() -> Console:
 
 
 def results() -> Console:
-    """The console for what was asked for."""
+    """The console for what was asked for; wide where it is no terminal, so that nothing is cut from a file."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_OF_A_FILE
+    return Console(highlight=False, width=width)
 
 
 def write_json(value: Any) -> None:
@@ -29,17 +34,26 @@ def write_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def table(title: str, columns: list[str], rows: list[list[str]], *, right: tuple[int, ...] = ()) -> Table:
-    """A plain table; the columns in `right` hold numbers."""
+def table(
+    title: str, columns: list[str], rows: list[list[str]], *, right: tuple[int, ...] = (), wrap: tuple[int, ...] = ()
+) -> Table:
+    """A plain table; the columns in `right` hold numbers, those in `wrap` long text."""
     from rich import box
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for index, column in enumerate(columns):
-        made.add_column(column, justify="right" if index in right else "left", overflow="fold")
+        made.add_column(column, justify="right" if index in right else "left", no_wrap=index not in wrap)
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*map(escape_markup, row))
     return made
+
+
+def escape_markup(text: str) -> str:
+    """The text with nothing in it that rich would take for a style."""
+    from rich.markup import escape
+
+    return escape(text)
 
 
 def next_command(command: str) -> None:

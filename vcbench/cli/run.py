@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,7 @@ def run(
         from vcbench.cli.dry_run import show_plan
 
         show_plan(loaded, as_json=as_json)
+        next_command(shlex.join(["vcbench", "run", str(config), *(f"--set={change}" for change in changes)]))
         return
     from vcbench.runners.run import execute
 

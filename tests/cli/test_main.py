@@ -1,0 +1,168 @@
+"""The command line as a user meets it: quick to start, one message per failure, an exit code for each kind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vcbench import __version__
+from vcbench.cli import main as cli
+from vcbench.errors import InexactError
+
+HEAVY = ("torch", "numba", "pandas", "transformers", "tokenizers", "huggingface_hub", "numpy", "safetensors")
+PROBE = f"""
+import sys
+from vcbench.cli import main
+sys.argv = ["vcbench", *sys.argv[1:]]
+try:
+    code = main.main()
+finally:
+    print("LOADED", *[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def _vcbench(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROBE, *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "100", **environment},
+        check=False,
+    )
+
+
+def _main(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["vcbench", *words])
+    return cli.main()
+
+
+def _raise(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("vcbench.config.load.load_config", load)
+
+
+def test_importing_the_command_loads_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import vcbench.cli.main, sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["run", "--help"], ["compare", "--help"], ["model", "--help"], ["ls", "runs"]]
+)
+def test_help_and_lists_load_nothing_heavy(words: list[str]) -> None:
+    done = _vcbench(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "LOADED"
+
+
+def test_help_names_every_command() -> None:
+    shown = _vcbench("--help").stdout
+    for command in ("run", "compare", "check", "show", "model", "ls", "doctor"):
+        assert f"│ {command} " in shown
+
+
+def test_version() -> None:
+    assert _vcbench("--version").stdout == f"vcbench {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["rum"], "No such command 'rum'"),
+        (["run"], "Missing argument 'CONFIG'"),
+        (["run", "--sat", "a=1", "x.yaml"], "No such option: --sat"),
+        (["ls", "things"], "'things' is not one of"),
+        (["model", "fetsh"], "No such command 'fetsh'"),
+        (["compare", "nope"], "no run 'nope'"),
+        (["check", "nope"], "no run 'nope'"),
+        (["show", "nope", "--request", "x"], "no run 'nope'"),
+    ],
+)
+def test_mistyped_commands_end_with_64(words: list[str], expected: str) -> None:
+    done = _vcbench(*words)
+    assert done.returncode == 64
+    assert expected in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bad_configuration_is_one_message_on_stderr(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("name: a\nmodl: {id: x}\ncells: []\n")
+    done = _vcbench("run", str(path), "--set", "seed=x", "--name", "no/slash")
+    assert done.returncode == 64
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines[0] == "error: 6 problems in the configuration:"
+    assert f"  {path}:2: unknown key `modl` in the configuration (did you mean 'model'?)" in lines
+    assert f"  {path}:3: `cells` is empty (list at least one)" in lines
+    assert any(line.startswith("  --set seed=x: `seed` must be a whole number") for line in lines)
+    assert any("'no/slash' is no name for a run" in line for line in lines)
+
+
+def test_colour_is_off_where_asked(tmp_path: Path) -> None:
+    coloured = _vcbench("run", str(tmp_path), FORCE_COLOR="1").stderr
+    plain = _vcbench("run", str(tmp_path), FORCE_COLOR="1", NO_COLOR="1").stderr
+    assert "31m" in coloured
+    assert "31m" not in plain
+    assert "error:" in plain
+
+
+def test_waiting_threads_sleep_before_torch_is_loaded() -> None:
+    done = _vcbench("doctor", OMP_WAIT_POLICY="")
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    code = "import os, sys; sys.argv = ['vcbench', '--version']; from vcbench.cli.main import main; main()"
+    code += "; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert shown.stdout.splitlines()[-1] == "passive False"
+    assert "OMP_WAIT_POLICY" in done.stdout
+
+
+def test_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _raise(monkeypatch, KeyboardInterrupt())
+    assert _main(monkeypatch, "run", "x.yaml") == 130
+    assert "interrupted; the same command takes up where this one stopped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EACCES, "permission denied"),
+        (errno.EROFS, "the file system is read-only"),
+    ],
+)
+def test_disks_that_refuse(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, expected: str
+) -> None:
+    _raise(monkeypatch, OSError(number, "no", "runs/a/requests.jsonl"))
+    assert _main(monkeypatch, "run", "x.yaml") == 1
+    assert capsys.readouterr().err.startswith(f"error: runs/a/requests.jsonl: {expected}")
+
+
+def test_other_system_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    _raise(monkeypatch, OSError(errno.EIO, "input/output error"))
+    with pytest.raises(OSError, match="input/output error"):
+        _main(monkeypatch, "run", "x.yaml")
+
+
+def test_expected_failures_keep_their_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _raise(monkeypatch, InexactError("rows [of] \ud83d differ"))
+    assert _main(monkeypatch, "run", "x.yaml") == InexactError.exit_code
+    assert capsys.readouterr().err == "error: rows [of] \\ud83d differ\n"
