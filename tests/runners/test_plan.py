@@ -299,7 +299,7 @@ def test_every_impossible_cell_is_named() -> None:
 def test_identity_of_this_machine() -> None:
     identity = identify(replace(RUN, model=ModelConfig(id="tiny", device="cpu")))
     assert (identity.device, identity.dtype) == ("cpu", "float32")
-    assert {"torch", "numba", "llvmlite", "cpu"} == set(identity.kernels)
+    assert {"torch", "numba", "llvmlite", "cpu", "core"} == set(identity.kernels)
     assert len(identity.code_sha256) == 64
     half = identify(replace(RUN, model=ModelConfig(id="tiny", device="cpu", dtype="bfloat16")))
     assert half.dtype == "bfloat16"

@@ -201,7 +201,9 @@ def kernels(device: str) -> dict[str, str]:
     found = {name: _version(name) for name in ("torch", "numba", "llvmlite")}
     if device == "cuda":
         return {**found, "gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
-    return {**found, "cpu": torch.backends.cpu.get_cpu_capability()}
+    import llvmlite.binding
+
+    return {**found, "cpu": torch.backends.cpu.get_cpu_capability(), "core": llvmlite.binding.get_host_cpu_name()}
 
 
 def _version(package: str) -> str:
