@@ -58,7 +58,7 @@ def _outcome(check: Callable[[], str]) -> tuple[bool, str]:
 def _torch() -> str:
     import torch
 
-    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    has_onednn = torch.backends.mkldnn.is_available()
     onednn = "oneDNN" if has_onednn else "no oneDNN"
     return f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {onednn}"
 
