@@ -105,7 +105,7 @@ def test_counting_identity_is_reported(tmp_path: Path) -> None:
     _, _, veri = rows(sample, tmp_path)
     assert veri.problems == (
         "vericache snapkv k=4, task stdlib, request two: 1 + 9 tokens committed over 3 rounds, but 2 in the output",
-        "batch of two: 9 tokens, but 1 decoded in the outputs",
+        "vericache snapkv k=4, task stdlib: batch of two: 9 tokens, but 1 decoded in the outputs",
     )
 
 

@@ -111,7 +111,8 @@ def _cell_summary(run: Run, cell: CellInfo, task: str) -> CellSummary:
 def _speed(run: Run, cell: CellInfo, task: str) -> tuple[Throughput, list[str]]:
     batches = [batch for batch in run.batches if (batch.cell, batch.task) == (cell.id, task)]
     requests = {line.request: line for line in run.requests_of(cell, task)}
-    problems = [problem for batch in batches if (problem := batch_problem(batch, requests))]
+    found = [problem for batch in batches if (problem := batch_problem(batch, requests))]
+    problems = [f"{cell.label}, task {task}: {problem}" for problem in found]
     return throughput(batches, requests), problems
 
 

@@ -9,8 +9,8 @@ LOOP_COPIES = 3
 LOOP_TOKENS = 24
 
 
-def first_divergence(reference: Sequence[int], other: Sequence[int]) -> int | None:
-    """Index of the first token that differs, or where the shorter one ends; None if both are equal."""
+def first_divergence(reference: Sequence[object], other: Sequence[object]) -> int | None:
+    """Index of the first token (or character) that differs, or where the shorter one ends; None if both are equal."""
     for index, (a, b) in enumerate(zip(reference, other, strict=False)):
         if a != b:
             return index

@@ -1,0 +1,63 @@
+"""The comparison as a table that fits its screen: intervals go first, then whole columns by rank, and it says which."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from vcbench.metrics.summary import CellSummary
+from vcbench.report.columns import COLUMNS, Column
+from vcbench.report.escape import printable
+
+STYLES = {"full": "cyan", "lossy": "yellow", "vericache": "green"}
+"""Colour of a cell's label by arm; the label names the arm too."""
+UNBOUNDED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """A row with the words before its figures."""
+
+    labels: tuple[str, ...]
+    row: CellSummary
+
+
+def build_table(headers: Sequence[str], rows: Sequence[Labelled], console: Console) -> tuple[Table, list[str]]:
+    """The table, and the headers of the columns that had to be left out."""
+    shown = list(COLUMNS)
+    wide = [column for column in shown if any(column.wide(each.row) != column.narrow(each.row) for each in rows)]
+    table = _table(headers, rows, shown, wide)
+    while _width(table, console) > console.width:
+        # Those of rank 0 stay, whatever the width.
+        removable = wide or [column for column in shown if column.rank]
+        if not removable:
+            break
+        last = max(removable, key=lambda column: column.rank)
+        (wide if wide else shown).remove(last)
+        table = _table(headers, rows, shown, wide)
+    return table, [" ".join(column.header.split()) for column in COLUMNS if column not in shown]
+
+
+def _table(
+    headers: Sequence[str], rows: Sequence[Labelled], shown: Sequence[Column], wide: Collection[Column]
+) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for header in headers:
+        table.add_column(header, overflow="fold", vertical="bottom")
+    for column in shown:
+        table.add_column(column.header, justify="right", no_wrap=True, vertical="bottom")
+    for each in rows:
+        labels = [Text(printable(label), style=STYLES.get(each.row.cell.arm, "")) for label in each.labels]
+        figures = [column.wide(each.row) if column in wide else column.narrow(each.row) for column in shown]
+        table.add_row(*labels, *figures)
+    return table
+
+
+def _width(table: Table, console: Console) -> int:
+    return Measurement.get(console, console.options.update(width=UNBOUNDED, max_width=UNBOUNDED), table).maximum
