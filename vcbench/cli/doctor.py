@@ -15,6 +15,8 @@ from vcbench.cli.output import next_command, notes, results, table, write_json
 from vcbench.cli.runs import RUNS
 
 EMBEDDED_MODEL = "smollm2-135m"
+EMBEDDED_SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
+"""[out, in] of its fused query-key-value, output, gate-up and down projections."""
 
 
 def doctor(
@@ -30,6 +32,7 @@ def doctor(
         ("waiting threads", lambda: f"OMP_WAIT_POLICY={os.environ.get('OMP_WAIT_POLICY', 'unset')}"),
         ("memory", _memory),
         ("gpu", _gpu),
+        ("bit-exactness", _exactness),
         ("embedded model", _embedded_model),
         ("runs directory", lambda: _writable(runs)),
         ("cache directory", lambda: _writable(_cache())),
@@ -90,6 +93,21 @@ def _gpu() -> str:
 
     found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return ", ".join(f"{gpu.name} ({gpu.total_memory / 2**30:.0f} GiB)" for gpu in found) or "none; runs use the CPU"
+
+
+def _exactness() -> str:
+    """What the start-up probe finds for the layer shapes of the embedded model. Cost: a quarter of a second."""
+    import torch
+
+    from vcbench.engine.environment import set_threads
+    from vcbench.engine.linear import Linear, RowMode, plan_layers
+
+    threads, mode = set_threads(0), RowMode()
+    generator = torch.Generator().manual_seed(0)
+    layers = [Linear(torch.randn(shape, generator=generator), None, mode) for shape in EMBEDDED_SHAPES]
+    padding = max(plan_layers(layers).values())
+    how = "as they are" if padding == 1 else f"in calls of at least {padding} rows"
+    return f"float32 on {threads} threads: rows agree bit for bit {how}"
 
 
 def _embedded_model() -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from vcbench import __version__
-from vcbench.cli import doctor, ls, run
+from vcbench.cli import check, compare, doctor, ls, run, show
 from vcbench.cli.output import notes
 from vcbench.errors import UsageError, VcbenchError
 
@@ -33,6 +33,9 @@ app = typer.Typer(
     epilog="Begin with: vcbench run configs/quickstart.yaml",
 )
 app.command("run")(run.run)
+app.command("compare")(compare.compare)
+app.command("check")(check.check)
+app.command("show")(show.show)
 app.command("ls")(ls.ls)
 app.command("doctor")(doctor.doctor)
 
