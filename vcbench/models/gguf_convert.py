@@ -5,7 +5,9 @@ Only what the embedded model needs: architecture `llama`, tokenizer model `gpt2`
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import gguf
 import numpy as np
 from gguf import GGUFReader, TokenType
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from vcbench.errors import ModelError
@@ -51,9 +54,7 @@ def convert_gguf(source: Path, target: Path, *, progress: Progress) -> None:
         progress("converting tensors", index, len(reader.tensors))
         tensors[tensor_name(tensor.name)] = _dequantised(tensor, config)
     progress("writing weights", 0, 0)
-    weights = target / "model.safetensors"
-    save_file(tensors, weights, metadata={"format": "pt"})
-    weights.chmod(0o644)  # safetensors makes files private to their owner
+    _write_weights(target / "model.safetensors", tensors)
 
 
 def tensor_name(name: str) -> str:
@@ -182,6 +183,16 @@ def _required(fields: Mapping[str, Any], key: str) -> Any:
         return fields[key]
     except KeyError:
         raise ModelError(f"the GGUF file lacks {key}; fetch the model again") from None
+
+
+def _write_weights(path: Path, tensors: dict[str, NDArray[np.float32]]) -> None:
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        # The Rust writer hides the system's error number in its text.
+        number = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(number.group(1)) if number else errno.EIO, str(error), str(path)) from error
+    path.chmod(0o644)  # safetensors makes files private to their owner
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vcbench.errors import ModelError, TaskError
+from vcbench.models.chat_template import ChatTemplate, load_template_sources
+
+USER = [{"role": "user", "content": "hello"}]
+
+
+def render(source: str, messages: Any = USER, **keys: Any) -> str:
+    return ChatTemplate({"default": source}).render(messages, **keys)
+
+
+def test_blocks_are_trimmed_as_transformers_does() -> None:
+    source = "{% for m in messages %}\n    {% if true %}\n{{ m.content }}\n    {% endif %}\n{% endfor %}"
+
+    assert render(source) == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ {'b': '<é>', 'a': 1} | tojson }}", '{"b": "<é>", "a": 1}'),
+        ("{{ {'b': 1} | tojson(indent=2) }}", '{\n  "b": 1\n}'),
+        ("{{ strftime_now('%d %b %Y') }}", "01 Jan 2025"),
+        ("{% for m in [1, 2, 3] %}{% if m == 2 %}{% break %}{% endif %}{{ m }}{% endfor %}", "1"),
+        ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "hello"),
+        ("{{ bos_token }}{{ eos_token is defined }}", "<s>False"),
+        ("{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }}", "True True True"),
+        ("{% set ns = namespace(n=1) %}{% set ns.n = 2 %}{{ ns.n }}", "2"),
+    ],
+)
+def test_what_a_template_may_use(source: str, text: str) -> None:
+    assert render(source, special_tokens={"bos_token": "<s>"}) == text
+
+
+def test_date_can_be_given() -> None:
+    template = ChatTemplate({"default": "{{ strftime_now('%Y') }}"}, now=datetime(1999, 1, 1))
+
+    assert template.render(USER) == "1999"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[9].content.upper() }}",
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}{{ messages.__class__.__base__.__subclasses__() }}",
+        "{{ 1 / 'a' }}",
+    ],
+)
+def test_refusals_of_a_template_are_task_errors(source: str) -> None:
+    with pytest.raises(TaskError, match="the model's chat template refuses these messages"):
+        render(source)
+
+
+def test_message_of_the_refusal_is_kept() -> None:
+    with pytest.raises(TaskError, match="roles must alternate"):
+        render("{{ raise_exception('roles must alternate') }}")
+
+
+def test_template_that_does_not_compile() -> None:
+    with pytest.raises(ModelError, match=r"chat template 'default' does not compile: .* \(line 2\)"):
+        ChatTemplate({"default": "\n{% if %}"})
+
+
+def test_no_template() -> None:
+    with pytest.raises(ModelError, match="no chat template"):
+        ChatTemplate({})
+
+
+def test_named_templates() -> None:
+    template = ChatTemplate({"default": "plain", "tool_use": "{{ tools[0].name }}"})
+
+    assert template.render(USER) == "plain"
+    assert template.render(USER, tools=[{"name": "ls"}]) == "ls"
+    assert ChatTemplate({"rag": "only"}).render(USER) == "only"
+    with pytest.raises(ModelError, match="none of the chat templates is the default; there are: a, b"):
+        ChatTemplate({"a": "", "b": ""}).render(USER)
+
+
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ messages[0].content }}", "a\nb"),
+        ("{% for m in messages %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endfor %}", "a;b;"),
+        ("{% for m in messages %}{% for p in m['content'] %}{{ p['type'] }}{% endfor %}{% endfor %}", "texttext"),
+        (
+            "{% macro show(content) %}{% if content is string %}{{ content }}{% else %}{{ content | length }}"
+            "{% endif %}{% endmacro %}{{ show(messages[0].content) }}",
+            "2",
+        ),
+    ],
+)
+def test_content_in_parts_is_passed_or_joined_as_the_template_wants(source: str, text: str) -> None:
+    assert render(source, PARTS) == text
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ({"content": "x"}, "message 0 has no role"),
+        ("hello", "message 0 has no role"),
+        ({"role": "user", "content": 3}, "message 0 has content of type int"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": "x"}]},
+            "a part of type 'image_url'; only text",
+        ),
+        ({"role": "user", "content": [3]}, "a part of type 'int'"),
+        ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}, "arguments that are not JSON"),
+    ],
+)
+def test_malformed_messages(message: Any, error: str) -> None:
+    with pytest.raises(TaskError, match=error):
+        render("{{ messages[0].content }}", [message])
+
+
+def test_tool_call_arguments_are_parsed_and_nulls_dropped() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"path": "x"}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    source = (
+        "{{ messages[0].content is defined }} "
+        "{% for k, v in messages[0].tool_calls[0].function.arguments | items %}{{ k }}={{ v }}{% endfor %}"
+    )
+
+    assert render(source, [message]) == "False path=x"
+    assert call["function"] == {"name": "f", "arguments": '{"path": "x"}'}
+
+
+def test_hash_follows_the_text() -> None:
+    one, same, other = (ChatTemplate({"default": text}).sha256 for text in ("a", "a", "b"))
+
+    assert one == same != other
+    assert ChatTemplate({"default": "a", "tool_use": "b"}).sha256 not in (one, other)
+
+
+def test_sources_in_the_order_of_transformers(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"chat_template": "from the configuration"}
+    assert load_template_sources(tmp_path, {}) == {}
+    assert load_template_sources(tmp_path, config) == {"default": "from the configuration"}
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "from json"}))
+    assert load_template_sources(tmp_path, config) == {"default": "from json"}
+    (tmp_path / "chat_template.jinja").write_text("from jinja")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    assert load_template_sources(tmp_path, config) == {"default": "from jinja", "tool_use": "with tools"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"default": "a", "rag": "b"}, [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}]],
+)
+def test_named_sources_in_the_configuration(tmp_path: Path, value: Any) -> None:
+    assert load_template_sources(tmp_path, {"chat_template": value}) == {"default": "a", "rag": "b"}
+
+
+@pytest.mark.parametrize("value", [3, [3], {"default": 3}, [{"name": "default"}]])
+def test_malformed_sources(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(ModelError, match="chat_template is neither"):
+        load_template_sources(tmp_path, {"chat_template": value})
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_damaged_template_file(tmp_path: Path, content: str) -> None:
+    (tmp_path / "chat_template.json").write_text(content)
+
+    with pytest.raises(ModelError, match="cannot read the chat template"):
+        load_template_sources(tmp_path, {})
