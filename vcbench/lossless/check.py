@@ -40,7 +40,7 @@ def check_loaded(run: Run) -> CheckResult:
 def _check_cell(run: Run, cell: CellInfo, task: str, *, bitwise: bool) -> CellResult:
     prompts = [line for (prompt_task, _), line in run.prompts.items() if prompt_task == task]
     answered = [line for line in run.requests_of(cell, task) if line.error is None]
-    verdicts = [_judge(run, cell, line) for line in prompts] if cell.arm == "vericache" else []
+    verdicts = [_judge(run, cell, line, bitwise=bitwise) for line in prompts] if cell.arm == "vericache" else []
     return CellResult(
         cell=cell,
         task=task,
@@ -50,18 +50,21 @@ def _check_cell(run: Run, cell: CellInfo, task: str, *, bitwise: bool) -> CellRe
     )
 
 
-def _judge(run: Run, cell: CellInfo, prompt: PromptLine) -> RequestVerdict:
+def _judge(run: Run, cell: CellInfo, prompt: PromptLine, *, bitwise: bool) -> RequestVerdict:
     baseline = run.baseline(prompt.task)
     full = run.requests.get((baseline.id, prompt.task, prompt.request)) if baseline is not None else None
     line = run.requests.get((cell.id, prompt.task, prompt.request))
     if full is None or line is None:
         who = "full KV" if full is None else "this cell"
         return _verdict(prompt, Verdict.MISSING, f"no result of {who}")
-    return compare(prompt, full, line)
+    return compare(prompt, full, line, bitwise=bitwise)
 
 
-def compare(prompt: PromptLine, full: RequestLine, line: RequestLine) -> RequestVerdict:
-    """The verdict on one answer against full KV's answer to the same prompt."""
+def compare(prompt: PromptLine, full: RequestLine, line: RequestLine, *, bitwise: bool) -> RequestVerdict:
+    """The verdict on one answer against full KV's answer to the same prompt.
+
+    With `bitwise`, the hashes of the logits must agree too, where both were recorded.
+    """
     digest = hashlib.sha256(",".join(map(str, prompt.prompt_ids)).encode()).hexdigest()
     if not digest == prompt.prompt_sha256 == full.prompt_sha256 == line.prompt_sha256:
         return _verdict(
@@ -75,8 +78,18 @@ def compare(prompt: PromptLine, full: RequestLine, line: RequestLine) -> Request
     if problem := round_problem(line):
         return _verdict(prompt, Verdict.ERROR, problem)
     fork = first_divergence(full.token_ids, line.token_ids)
+    return _fork_verdict(prompt, full, line, fork, bitwise=bitwise)
+
+
+def _fork_verdict(
+    prompt: PromptLine, full: RequestLine, line: RequestLine, fork: int | None, *, bitwise: bool
+) -> RequestVerdict:
     if fork is None and full.finish_reason == line.finish_reason:
-        return _verdict(prompt, Verdict.IDENTICAL, tokens=len(line.token_ids))
+        hashes = {full.logits_sha256, line.logits_sha256} - {""}
+        verdict, detail = Verdict.IDENTICAL, ""
+        if bitwise and len(hashes) > 1:
+            verdict, detail = Verdict.LOGITS_DIFFER, "same tokens, but the logits behind them differ in some bit"
+        return _verdict(prompt, verdict, detail, tokens=len(line.token_ids))
     if fork is None:
         detail = f"same tokens, but full KV ends by {full.finish_reason!r} and this by {line.finish_reason!r}"
         return _verdict(prompt, Verdict.STOP_MISMATCH, detail, tokens=len(line.token_ids))

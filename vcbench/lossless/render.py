@@ -14,6 +14,7 @@ SHOWN = 10
 """Requests listed by name per cell; `--json` lists all."""
 HEADERS = {
     Verdict.IDENTICAL: "identical",
+    Verdict.LOGITS_DIFFER: "other\nlogits",
     Verdict.DIVERGED: "diverged",
     Verdict.STOP_MISMATCH: "other\nstop",
     Verdict.MISSING: "missing",

@@ -15,9 +15,13 @@ SCHEMA_VERSION = 1
 
 
 class Verdict(StrEnum):
-    """What became of one request. Only `IDENTICAL` passes."""
+    """What became of one request. Only `IDENTICAL` passes.
+
+    LOGITS_DIFFER: same tokens, but at level bitwise the logits behind them are not the same bits.
+    """
 
     IDENTICAL = "IDENTICAL"
+    LOGITS_DIFFER = "LOGITS_DIFFER"
     DIVERGED = "DIVERGED"
     STOP_MISMATCH = "STOP_MISMATCH"
     MISSING = "MISSING"

@@ -53,6 +53,8 @@ class RequestLine:
     kv_end: dict[str, Any] | None = None
     cache_classes: dict[str, int] = field(default_factory=dict)
     """Layers per class of the cache that decodes or, in a `vericache` cell, drafts."""
+    logits_sha256: str = ""
+    """Over the float32 logits of all output tokens; empty where they were not hashed."""
     timing: dict[str, float] = field(default_factory=dict)
     """decode_s: seconds from the batch's first step until this request ended."""
 
