@@ -101,6 +101,7 @@ def main() -> int:
 def _fail(message: str, code: int) -> int:
     from rich.text import Text
 
-    text = message.encode("utf-8", "backslashreplace").decode()
-    notes().print(Text.assemble(("error: ", "bold red"), text))
+    from vcbench.report.escape import printable
+
+    notes().print(Text.assemble(("error: ", "bold red"), printable(message, newlines=True)))
     return code

@@ -95,7 +95,8 @@ class _Marker:
     def scalar(self, node: yaml.Node) -> Any:
         try:
             return self.loader.construct_object(node)
-        except (yaml.YAMLError, ValueError, OverflowError, KeyError) as error:
+        except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            # A forced tag (`!!int`, `!!timestamp`) on a value of another kind fails inside PyYAML in all these ways.
             reason = getattr(error, "problem", None) or str(error)
             self.problem(self.where(node), f"the value {str(node.value)[:40]!r} cannot be read: {reason}")
             return None

@@ -15,6 +15,7 @@ from vcbench.registry import suggest
 BAD: Any = object()
 """Stands for a value that could not be read; the problem has been noted."""
 LARGEST = 2**63 - 1
+SHOWN = 60
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -196,13 +197,15 @@ def _describe(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
-    return f"the text {value!r}" if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return f"the text {value!r}" if len(value) <= SHOWN else f"the text {value[:SHOWN]!r}..."
+    return str(value)
 
 
 def _remedy(hint: type[Any], value: Any) -> str:
     if isinstance(value, str) and hint in (int, float) and _is_number(value):
         return "1e-3 is text in YAML: write 1.0e-3" if "e" in value.lower() else "remove the quotes"
-    if hint is str and isinstance(value, (bool, int, float)):
+    if hint is str and not isinstance(value, (dict, list, type(None))):
         return "put it in quotes"
     if hint is int and isinstance(value, float) and value.is_integer():
         return f"write {int(value)}"
