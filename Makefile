@@ -6,7 +6,7 @@ VCBENCH := $(BIN)/vcbench
 RUN := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format gate docs clean
+.PHONY: help setup demo test check format gate bench docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -33,6 +33,9 @@ check: $(VENV)/installed-dev ## formatting, lint and types
 format: $(VENV)/installed-dev ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/installed-dev ## every benchmark, one after the other; run it on an idle machine
+	@set -e; for script in $(wildcard benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script; done
 
 docs: $(VENV)/installed-dev ## write docs/config.md anew
 	$(BIN)/python -m vcbench.config.reference > docs/config.md
