@@ -20,7 +20,7 @@ def fetch_from_hub(model_id: str, *, revision: str | None, force: bool, progress
 
     Raises ModelError if the id is not a hub id, the hub has no such model, refuses it or is out of reach.
     """
-    if model_id.count("/") != 1:
+    if model_id.count("/") != 1 or model_id.startswith(("/", ".", "~")):
         raise ModelError(
             f"{model_id!r} is neither a catalogue name (vcbench model list), a Hugging Face id (owner/name) nor an "
             "existing directory"
