@@ -125,7 +125,7 @@ def test_several_runs(tmp_path: Path) -> None:
     assert "note: the runs answer different prompts: 1 in common, of first 4, second 2" in found
     assert "note: second is not complete" in found
     assert "first: bitwise lossless: 4 of 4 requests" in found
-    assert "second: FAIL: NOT lossless up to near ties" in found
+    assert "second: FAIL: not shown to be lossless up to near ties: 2 of 2 requests identical" in found
 
 
 def test_joins_that_would_pair_different_things(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ def headline(result: CheckResult) -> str:
     match result.outcome:
         case "PASS":
             return f"{level}: {counted}"
+        case "FAIL" if result.identical == result.n:
+            return f"not shown to be {level}: {counted} identical to full KV, but the records are not whole"
         case "FAIL":
             return f"NOT {level}: {counted} identical to full KV"
         case "VACUOUS":

@@ -65,6 +65,8 @@ def plain(value: Any) -> Any:
             return float(value) if math.isfinite(value) else None
         case Mapping():
             return {plain(str(key)): plain(item) for key, item in value.items()}
+        case list() if set(map(type, value)) <= {int, bool}:
+            return value
         case _ if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
             return [plain(item) for item in value]
         case _ if hasattr(value, "tolist"):
@@ -147,6 +149,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, argument) for argument in arguments)
     if origin is dict:
         return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
+    if origin is not None and arguments == (int,):
+        return isinstance(value, list) and set(map(type, value)) <= {int}
     if origin is not None:
         return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
     if hint is float:

@@ -29,9 +29,7 @@ from vcbench.report.table import Labelled, build_table
 SCHEMA_VERSION = 1
 SHOWN = 10
 """Failed requests listed by name."""
-LEGEND = (
-    "KV factor: full over stored bytes; first fork: median step, requests that fork; tokens per round: of at most k+1"
-)
+LEGEND = "KV factor: bytes full/stored; first fork: median step, share of n; round: of at most k+1; ±: 95 %"
 RICH_FALLBACK, PIPE_WIDTH = 80, 120
 """Without a terminal rich assumes the first; a pipe or file has no width, so all columns may stay."""
 

@@ -40,13 +40,8 @@ def differences(runs: Sequence[Run]) -> list[str]:
 
 
 def _caution(subject: str) -> str:
-    if subject == "code":
-        return ""
-    return (
-        "; compare their speed-ups, not their tokens/s"
-        if subject == "hardware"
-        else "; each row is against its own full KV"
-    )
+    cautions = {"hardware": "compare speed-ups, not tokens/s", "model": "each row is against its own run's full KV"}
+    return f"; {cautions[subject]}" if subject in cautions else ""
 
 
 def _fact(provenance: Mapping[str, Any], path: Sequence[str]) -> Any:
