@@ -94,11 +94,14 @@ PARTS = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "t
     [
         ("{{ messages[0].content }}", "a\nb"),
         ("{% for m in messages %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endfor %}", "a;b;"),
+        ("{% if messages[0].content is string %}{{ 'text: ' + messages[0].content }}{% endif %}", "text: a\nb"),
+        ("{% for p in messages[0].content | selectattr('type') %}{{ p.text }}{% endfor %}", "ab"),
         ("{% for m in messages %}{% for p in m['content'] %}{{ p['type'] }}{% endfor %}{% endfor %}", "texttext"),
         (
-            "{% macro show(content) %}{% if content is string %}{{ content }}{% else %}{{ content | length }}"
-            "{% endif %}{% endmacro %}{{ show(messages[0].content) }}",
-            "2",
+            "{% macro show(content) %}{% if content is string %}{{ content }}{% else %}"
+            "{% for part in content %}{{ loop.index }}{% endfor %}{% endif %}{% endmacro %}"
+            "{{ show(messages[0].content) }}",
+            "12",
         ),
     ],
 )

@@ -152,17 +152,16 @@ def _parsed_call(call: Any, index: int) -> Any:
 
 
 def _reads_parts(template: nodes.Template) -> bool:
-    """Whether the template asks what kind of value a content is, or loops over it, and so takes lists of parts."""
-    tests = (
-        node.node
-        for node in template.find_all(nodes.Test)
-        if node.name in ("string", "iterable", "sequence", "mapping")
-    )
-    loops = (node.iter for node in template.find_all(nodes.For))
-    return any(_ends_in_content(node) for node in [*tests, *loops])
+    """Whether the template loops over a content, and so takes lists of parts.
+
+    Asking `content is string` is no sign: Qwen3-Coder's does and then joins every content to text.
+    """
+    return any(_ends_in_content(loop.iter) for loop in template.find_all(nodes.For))
 
 
-def _ends_in_content(node: nodes.Node) -> bool:
+def _ends_in_content(node: nodes.Node | None) -> bool:
+    if isinstance(node, nodes.Filter):
+        return _ends_in_content(node.node)
     if isinstance(node, nodes.Name):
         return node.name == "content"
     if isinstance(node, nodes.Getattr):
