@@ -145,6 +145,14 @@ def test_equal_outputs_that_show_nothing(tmp_path: Path, sample: Sample, says: s
     assert "lossless:" not in shown(result, 200).replace("lossless gate:", "")
 
 
+def test_the_cache_class_is_the_compressors_own(tmp_path: Path) -> None:
+    told = VERI | {"cache_class": "SnapKVCache"}
+    assert check(Sample(cells=[FULL, told]), tmp_path / "a").exit_code == 0
+    result = check(Sample(cells=[FULL, told]).change(told, "two", cache_classes={"OtherCache": 2}), tmp_path / "b")
+    assert result.exit_code == 2
+    assert "OtherCache, SnapKVCache: compressor 'snapkv' makes a SnapKVCache" in shown(result, 200)
+
+
 def test_controls(tmp_path: Path) -> None:
     none = VERI | {"compressor": "none", "method": "none"}
     whole = {"kv_end": kv(1200, 1200), "cache_classes": {"FullCache": 2}}

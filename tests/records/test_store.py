@@ -73,7 +73,8 @@ def test_a_run_from_begin_to_end(tmp_path: Path) -> None:
     assert loaded.requests["c1", "t", "a"] == request("a")
 
 
-def test_killed_at_every_byte_offset(tmp_path: Path) -> None:
+def test_killed_at_every_byte_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     path = begin(tmp_path / "run", prompt("a"), prompt("b"), request("a", "é\n\ud83d"), request("b"))
     records = path / "requests.jsonl"
     data = records.read_bytes()

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from tests.records.samples import LOSSY, NAMES, OUTPUT, VERI, Sample, batch, divergence
 from vcbench.errors import UsageError
+from vcbench.records.printable import printable
 from vcbench.records.reader import load_run
-from vcbench.report.escape import printable
 from vcbench.report.runs import list_runs
 from vcbench.report.show import show_request
 from vcbench.report.sparkline import rounds_bar, sparkline

@@ -56,6 +56,9 @@ def _cache_class(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
     if FULL_CACHE in seen and cell.compressor != UNCOMPRESSED:
         detail = f"{listed}: the full cache stood in for compressor {cell.compressor!r}"
         return Guard(name="cache_class", passed=False, detail=detail)
+    if cell.cache_class is not None and seen != {cell.cache_class}:
+        detail = f"{listed}: compressor {cell.compressor!r} makes a {cell.cache_class}"
+        return Guard(name="cache_class", passed=False, detail=detail)
     return Guard(name="cache_class", passed=True, detail=listed)
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vcbench.lossless.result import CellResult, CheckResult, Verdict
-from vcbench.report.escape import never_fail, printable
+from vcbench.records.printable import never_fail, printable
 
 SHOWN = 10
 """Requests listed by name per cell; `--json` lists all."""
@@ -69,7 +69,7 @@ def evidence(result: CheckResult) -> str:
 
 def render(result: CheckResult, console: Console) -> None:
     """Prints the table of cells, the reasons against a pass, the evidence and the verdict."""
-    never_fail(console)
+    never_fail(console.file)
     console.print(_table(result))
     for line in reasons(result):
         console.print(Text(f"! {line}"), soft_wrap=True)

@@ -68,7 +68,7 @@ def collect(
     """The content of `provenance.json`.
 
     Args:
-        cells: id, label, arm, method, compressor, draft_length and task of each cell, in the order of the comparison.
+        cells: id, label, arm, method, compressor, draft_length, task, cache_class; in the comparison's order.
         model: What identifies the weights: id, revision, dtype, device, hashes.
         seeds: Every seed, by what it seeds.
         argv: The command line; that of this process if not given.

@@ -18,7 +18,10 @@ from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellInfo:
-    """One cell of a run, as provenance lists it; a cell without a task answers the prompts of all tasks."""
+    """One cell of a run, as provenance lists it; a cell without a task answers the prompts of all tasks.
+
+    cache_class: the class of cache that the cell's compressor makes, for the gate to hold the records against.
+    """
 
     id: str
     label: str
@@ -27,6 +30,7 @@ class CellInfo:
     compressor: str | None = None
     draft_length: int | None = None
     task: str | None = None
+    cache_class: str | None = None
 
     def answers(self, task: str) -> bool:
         """Whether the cell has requests of that task."""

@@ -76,7 +76,10 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergenceLine:
-    """KL(full || method) in nats at each step along full-KV's output, teacher-forced, full vocabulary."""
+    """KL(full || method) in nats along full-KV's output, teacher-forced, full vocabulary.
+
+    One entry for each output token but the first, which comes from the prefill that both share.
+    """
 
     kind: Literal["divergence"] = "divergence"
     schema: int = SCHEMA_VERSION

@@ -20,10 +20,10 @@ from vcbench.lossless.render import headline, reasons, remarks
 from vcbench.lossless.result import CheckResult, Verdict
 from vcbench.metrics.summary import CellSummary, summarise
 from vcbench.records.codec import plain
+from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import Run, load_run
 from vcbench.report.columns import COLUMNS, flat
 from vcbench.report.differences import differences
-from vcbench.report.escape import never_fail, printable
 from vcbench.report.table import Labelled, build_table
 
 SCHEMA_VERSION = 1
@@ -81,7 +81,7 @@ def markdown(compared: Sequence[Compared], notes: Sequence[str]) -> str:
 
 
 def _print(compared: Sequence[Compared], notes: Sequence[str], console: Console) -> None:
-    never_fail(console)
+    never_fail(console.file)
     if not console.is_terminal and console.width == RICH_FALLBACK:
         console.width = PIPE_WIDTH
     headers, rows = _rows(compared)

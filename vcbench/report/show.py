@@ -10,10 +10,10 @@ from rich.text import Text
 
 from vcbench.errors import UsageError
 from vcbench.metrics.text import first_divergence, is_looped
+from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import CellInfo, Run, load_run
 from vcbench.records.schema import DivergenceLine, PromptLine, RequestLine
 from vcbench.registry import suggest
-from vcbench.report.escape import never_fail, printable
 from vcbench.report.sparkline import rounds_bar, sparkline
 
 BEFORE_FORK = 80
@@ -36,7 +36,7 @@ def show_request(run: Run | Path, request_id: str, console: Console, *, task: st
         known = [request for prompt_task, request in loaded.prompts if task in (None, prompt_task)]
         hint = suggest(request_id, known) if known else "the run has no prompts yet"
         raise UsageError(f"no request {printable(request_id)!r} in {loaded.path}; {hint}")
-    never_fail(console)
+    never_fail(console.file)
     for prompt in prompts:
         for line in _request(loaded, prompt, console):
             console.print(line, soft_wrap=True)

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vcbench.metrics.summary import CellSummary
+from vcbench.records.printable import printable
 from vcbench.report.columns import COLUMNS, Column
-from vcbench.report.escape import printable
 
 STYLES = {"full": "cyan", "lossy": "yellow", "vericache": "green"}
 """Colour of a cell's label by arm; the label names the arm too."""

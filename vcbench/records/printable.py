@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import unicodedata
-
-from rich.console import Console
+from typing import IO
 
 
 def printable(text: str, *, newlines: bool = False) -> str:
@@ -23,7 +22,7 @@ def _is_safe(char: str, newlines: bool) -> bool:
     return unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
-def never_fail(console: Console) -> None:
-    """Makes the console's stream spell out what its encoding lacks, instead of raising."""
-    if isinstance(console.file, io.TextIOWrapper):
-        console.file.reconfigure(errors="backslashreplace")
+def never_fail(stream: IO[str]) -> None:
+    """Makes a stream spell out what its encoding lacks, instead of raising."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
