@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,6 +97,12 @@ def test_round_trip(config: RunConfig) -> None:
         path = Path(directory) / "run.yaml"
         path.write_bytes(dump_config(config).encode())
         assert load_config(path) == config
+
+
+@pytest.mark.parametrize("text", ["a\x85", "a\u2028b", "\ufeff", "emoji \U0001f600", " lead", "yes", "1e3", "a\nb\n\n"])
+def test_awkward_texts(load: Callable[..., RunConfig], text: str) -> None:
+    config = replace(load(GOOD), output_dir=text)
+    assert load(dump_config(config)) == config
 
 
 def test_every_default_is_written(load: Callable[..., RunConfig]) -> None:

@@ -60,7 +60,7 @@ def load_config(
 
 def dump_config(config: RunConfig) -> str:
     """The configuration as YAML with every default written out; loading it gives an equal one."""
-    text: str = yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True, width=100)
+    text: str = yaml.safe_dump(_plain(config), sort_keys=False, width=100)
     return text
 
 
