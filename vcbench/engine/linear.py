@@ -32,11 +32,19 @@ class RowPlan:
 FREE = RowPlan(1)
 
 
+@dataclass(slots=True)
+class RowMode:
+    """Shared by all layers of a model: `bulk` suspends row plans while a prompt is prefilled."""
+
+    bulk: bool = False
+
+
 class Linear:
     """y = x W^T + b. Call with x: [n, in] to get [n, out]."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, mode: RowMode) -> None:
         """Takes weight: [out, in] and bias: [out]; keeps the packed form alone where packing is possible."""
+        self.mode = mode
         self.out_features, self.in_features = weight.shape
         self.dtype, self.device = weight.dtype, weight.device
         self.plan = FREE
@@ -48,7 +56,7 @@ class Linear:
         self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        return run_planned(self.product, self.plan, x)
+        return self.product(x) if self.mode.bulk else run_planned(self.product, self.plan, x)
 
     def product(self, x: Tensor) -> Tensor:
         """The bare product, with neither padding nor tiles."""
@@ -115,7 +123,7 @@ def _agrees(product: Product, plan: RowPlan, x: Tensor) -> bool:
 
 
 def plan_layers(layers: list[Linear]) -> dict[str, int]:
-    """Probes one layer of each shape, sets every layer's plan and returns the padding chosen by shape, for the record."""
+    """Probes one layer of each shape, sets every layer's plan and returns the padding by shape, for the record."""
     chosen: dict[tuple[int, int, bool, bool], RowPlan] = {}
     for layer in layers:
         if layer.shape_key not in chosen:

@@ -48,7 +48,11 @@ class KVBytes:
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
-    """The result of one request in one cell. Times are seconds of wall clock and never enter a cell id."""
+    """The result of one request in one cell. Times are seconds of wall clock and never enter a cell id.
+
+    cache_classes: layers by class of the cache that was decoded from. logits_sha256: over the float32 logits of all
+    committed tokens, so that two arms can be compared bit for bit without storing them.
+    """
 
     request_id: str
     token_ids: list[int]
@@ -57,6 +61,7 @@ class Generation:
     kv_start: KVBytes | None = None
     kv_end: KVBytes | None = None
     cache_classes: dict[str, int] = field(default_factory=dict)
+    logits_sha256: str = ""
     error: str | None = None
     decode_s: float = 0.0
 

@@ -15,15 +15,13 @@ from vcbench.engine.kernels.simd import Float, exp, fma, fma_rows
 
 BLOCK = 64
 CHUNK_BLOCKS = 4
-_LOWEST = Float(-3.0e38)
-_SCORE_STRIDE = BLOCK + 16
+LOWEST = Float(-3.0e38)
+SCORE_STRIDE = BLOCK + 16
 _MINUS_INFINITY = Float(-np.inf)
 
 
 @numba.njit(nogil=True)
-def softmax_block(
-    scores: Any, row: int, visible: int, row_max: Any, row_sum: Any, acc: Any, width: int
-) -> None:
+def softmax_block(scores: Any, row: int, visible: int, row_max: Any, row_sum: Any, acc: Any, width: int) -> None:
     """Turns scores[row, :64] into weights and rescales what the row has gathered to the new maximum.
 
     Entries from `visible` on weigh exactly 0. row_sum: [R, 64], one running sum a lane.
@@ -58,16 +56,28 @@ def block_step(
     query: Any, first: int, rows: int, group: int, visible_first: int, keys: int, values: int,
     depth: int, width: int, scores: Any, row_max: Any, row_sum: Any, acc: Any,
 ) -> None:  # fmt: skip
-    """One key block for query rows first .. rows - 1. Row r sees `visible_first + r // group` entries of the block."""
-    count = rows - first
+    """One key block for query rows first .. rows - 1. Row r sees `visible_first + r // group` entries of the block.
+
+    Values that a row does not see are not even multiplied by 0, so that a NaN among them cannot reach it.
+    """
     for r in range(first, rows):
         for j in range(BLOCK):
             scores[r, j] = Float(0)
-    scores_at = scores.ctypes.data + 4 * first * _SCORE_STRIDE
-    fma_rows(count, query.ctypes.data + 4 * first * depth, depth, keys, scores_at, _SCORE_STRIDE, depth, BLOCK)
+    stride = 4 * SCORE_STRIDE
+    at = scores.ctypes.data
+    out = acc.ctypes.data
+    fma_rows(
+        rows - first, query.ctypes.data + 4 * first * depth, depth, keys, at + first * stride, SCORE_STRIDE,
+        depth, BLOCK,
+    )  # fmt: skip
     for r in range(first, rows):
         softmax_block(scores, r, min(BLOCK, visible_first + r // group), row_max, row_sum, acc, width)
-    fma_rows(count, scores_at, _SCORE_STRIDE, values, acc.ctypes.data + 4 * first * width, width, BLOCK, width)
+    if visible_first + first // group >= BLOCK:
+        fma_rows(rows - first, at + first * stride, SCORE_STRIDE, values, out + 4 * first * width, width, BLOCK, width)
+        return
+    for r in range(first, rows, group):
+        visible = min(BLOCK, visible_first + r // group)
+        fma_rows(group, at + r * stride, SCORE_STRIDE, values, out + 4 * r * width, width, visible, width)
 
 
 @numba.njit(nogil=True)
@@ -80,7 +90,7 @@ def head_rows(q: Any, head: int, group: int, scale: float, out: Any) -> None:
 
 
 @numba.njit(nogil=True)
-def lane_total(row_sum: Any, row: int) -> float:
+def lane_total(row_sum: Any, row: int) -> Any:
     """Sum of a row's 64 lanes, ascending."""
     total = Float(0)
     for j in range(BLOCK):
@@ -91,7 +101,7 @@ def lane_total(row_sum: Any, row: int) -> float:
 @numba.njit(nogil=True)
 def combine_row(part_max: Any, part_sum: Any, part_acc: Any, head: int, row: int, out: Any) -> None:
     """out[:] = the attention of one row from its chunks, combined in ascending order."""
-    highest = _LOWEST
+    highest = LOWEST
     for c in range(part_max.shape[1]):
         highest = max(highest, part_max[head, c, row])
     total = Float(0)
@@ -141,10 +151,10 @@ def attend_pages(
         chunk = task % chunks
         query = np.empty((rows, depth), np.float32)
         head_rows(q, head, group, scale, query)
-        scores = np.empty((rows, _SCORE_STRIDE), np.float32)
+        scores = np.empty((rows, SCORE_STRIDE), np.float32)
         row_sum = np.zeros((rows, BLOCK), np.float32)
         row_max = part_max[head, chunk]
-        row_max[:] = _LOWEST
+        row_max[:] = LOWEST
         acc = part_acc[head, chunk]
         acc[:] = Float(0)
         for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):

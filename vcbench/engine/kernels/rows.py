@@ -13,7 +13,7 @@ _LANES = 16
 
 
 @numba.njit(nogil=True)
-def mean_square(x: Any, start: int, size: int) -> float:
+def mean_square(x: Any, start: int, size: int) -> Any:
     """Mean of squares of x[start : start + size], summed over 16 lanes, then over the lanes in order."""
     lanes = np.zeros(_LANES, np.float32)
     whole = size - size % _LANES

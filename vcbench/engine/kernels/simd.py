@@ -115,10 +115,8 @@ class _TileEmitter:
         return x
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def fma_tile(
-    typing_context: Any, rows: Any, a: Any, lda: Any, b: Any, c: Any, ldc: Any, depth: Any, width: Any
-) -> Any:
+@intrinsic(prefer_literal=True)
+def fma_tile(typing_context: Any, rows: Any, a: Any, lda: Any, b: Any, c: Any, ldc: Any, depth: Any, width: Any) -> Any:
     """C[r, x] = fma(A[r, k], B[k, x], C[r, x]) for k = 0 .. depth - 1 in this order.
 
     rows: literal, 1 .. 6. A: [rows, depth] with row stride lda. B: [depth, width], contiguous, width a multiple of
@@ -139,7 +137,7 @@ def fma_tile(
     return signature, codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once (float32)."""
 
@@ -149,7 +147,7 @@ def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
     return types.float32(types.float32, types.float32, types.float32), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def round_even(typing_context: Any, x: Any) -> Any:
     """Nearest whole float32, ties to even."""
 
@@ -159,7 +157,7 @@ def round_even(typing_context: Any, x: Any) -> Any:
     return types.float32(types.float32), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def bits_as_float(typing_context: Any, x: Any) -> Any:
     """The float32 whose bits are the int32 `x`."""
 
@@ -169,7 +167,7 @@ def bits_as_float(typing_context: Any, x: Any) -> Any:
     return types.float32(types.int32), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def half_as_float(typing_context: Any, x: Any) -> Any:
     """The float32 equal to the float16 whose bits are the uint16 `x`."""
 
@@ -179,7 +177,7 @@ def half_as_float(typing_context: Any, x: Any) -> Any:
     return types.float32(types.uint16), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load(typing_context: Any, address: Any) -> Any:
     """The float32 at an address."""
 
@@ -189,7 +187,7 @@ def load(typing_context: Any, address: Any) -> Any:
     return types.float32(types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store(typing_context: Any, address: Any, value: Any) -> Any:
     """Writes a float32 to an address."""
 
@@ -200,8 +198,84 @@ def store(typing_context: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.float32), codegen
 
 
+class _RunEmitter:
+    """Emits the decoding of a run of codes: 16 lanes at a time, then one by one."""
+
+    def __init__(self, builder: Any, args: Any, by_lane: bool) -> None:
+        self.builder, self.by_lane = builder, by_lane
+        self.codes, self.shift, self.mask, self.count, self.step, self.offset, self.out = args
+
+    def sweep(self, start: Any, lanes: int) -> Any:
+        """Lanes from index `start` while they fit; returns the first index left over."""
+        build, before = self.builder, self.builder.block
+        test, body, end = (build.append_basic_block(name) for name in ("run", "run.body", "run.done"))
+        build.branch(test)
+        build.position_at_end(test)
+        index = build.phi(_I64)
+        index.add_incoming(start, before)
+        following = build.add(index, ir.Constant(_I64, lanes))
+        build.cbranch(build.icmp_signed("<=", following, self.count), body, end)
+        build.position_at_end(body)
+        self.decode(index, lanes)
+        index.add_incoming(following, build.block)
+        build.branch(test)
+        build.position_at_end(end)
+        return index
+
+    def decode(self, index: Any, lanes: int) -> None:
+        build = self.builder
+        byte, word, number = (ir.VectorType(kind, lanes) for kind in (ir.IntType(8), _I32, _F32))
+        raw = build.load(build.inttoptr(build.add(self.codes, index), byte.as_pointer()), align=1)
+        code = build.lshr(build.zext(raw, word), self.splat(self.shift, word))
+        value = build.sitofp(build.and_(code, self.splat(self.mask, word)), number)
+        at = build.shl(index, ir.Constant(_I64, 2))
+        step, offset = (self.parameter(base, at, number) for base in (self.step, self.offset))
+        name = f"llvm.fma.v{lanes}f32"
+        fused = cgutils.get_or_insert_function(build.module, ir.FunctionType(number, [number] * 3), name)
+        target = build.inttoptr(build.add(self.out, at), number.as_pointer())
+        build.store(build.call(fused, [value, step, offset]), target, align=4)
+
+    def parameter(self, base: Any, at: Any, kind: Any) -> Any:
+        if self.by_lane:
+            return self.builder.load(self.builder.inttoptr(self.builder.add(base, at), kind.as_pointer()), align=4)
+        return self.splat(base, kind)
+
+    def splat(self, scalar: Any, kind: Any) -> Any:
+        undefined = ir.Constant(kind, ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, ir.Constant(_I32, 0))
+        return self.builder.shuffle_vector(
+            first, undefined, ir.Constant(ir.VectorType(_I32, kind.count), [0] * kind.count)
+        )
+
+
+def _decode_run(by_lane: bool, parameter: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        emitter = _RunEmitter(builder, args, by_lane)
+        emitter.sweep(emitter.sweep(ir.Constant(_I64, 0), LANES), 1)
+        return context.get_dummy_value()
+
+    integer = types.int64
+    return types.void(integer, types.int32, types.int32, integer, parameter, parameter, integer), codegen
+
+
+@intrinsic
+def decode_run(
+    typing_context: Any, codes: Any, shift: Any, mask: Any, count: Any, step: Any, offset: Any, out: Any
+) -> Any:
+    """out[i] = fma((codes[i] >> shift) & mask, step, offset) for `count` bytes of codes; out: float32 address."""
+    return _decode_run(False, types.float32)
+
+
+@intrinsic
+def decode_run_by_lane(
+    typing_context: Any, codes: Any, shift: Any, mask: Any, count: Any, steps: Any, offsets: Any, out: Any
+) -> Any:
+    """As `decode_run`, with a step and an offset for each i, at two addresses."""
+    return _decode_run(True, types.int64)
+
+
 @numba.njit(inline="always")
-def exp(x: float) -> float:
+def exp(x: Any) -> Any:
     """e**x for x <= 88, 0 below -87; relative error under 2e-7 (Cephes expf polynomial). NaN stays NaN."""
     whole = round_even(x * _LOG2_E)
     r = fma(whole, _LN2_LOW, fma(whole, _LN2_HIGH, x))

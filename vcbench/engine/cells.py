@@ -1,0 +1,171 @@
+"""Runs one cell over a batch of prefilled requests: full KV, a lossy cache, or draft and verify."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from vcbench.config.schema import Arm
+from vcbench.engine.cache import KVCache
+from vcbench.engine.decoder import Decoder, Prefill
+from vcbench.engine.levels import NOT_FINITE, CacheLevel
+from vcbench.engine.progress import Progress
+from vcbench.engine.rounds import run_round
+from vcbench.engine.stopping import TextStream
+from vcbench.engine.types import BatchTiming, Generation, KVBytes, Request
+from vcbench.errors import NumericError
+
+CODE_PARTS = ("codes", "kept")
+
+
+class Compress(Protocol):
+    """What a cell needs of a compressor."""
+
+    def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
+        """A draft cache for a prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSetup:
+    """How a cell decodes. `compressor` is None for `full` alone; `seed` is the cell's own."""
+
+    arm: Arm
+    compressor: Compress | None = None
+    draft_length: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """A request and the snapshot of its prompt, from which every cell starts."""
+
+    request: Request
+    prefill: Prefill
+
+
+OnEnd = Callable[[Generation], None]
+StreamFactory = Callable[[], TextStream]
+
+
+def run_cell(
+    decoder: Decoder,
+    setup: CellSetup,
+    batch: Sequence[Prefilled],
+    *,
+    on_end: OnEnd,
+    stream: StreamFactory | None = None,
+) -> BatchTiming:
+    """Decodes a batch to its end and calls `on_end` with each generation as it ends. Snapshots are left as found."""
+    return _CellRun(decoder, setup, batch, on_end, stream).run()
+
+
+class _CellRun:
+    """The state of one batch in one cell."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        setup: CellSetup,
+        batch: Sequence[Prefilled],
+        on_end: OnEnd,
+        stream: StreamFactory | None,
+    ) -> None:
+        self.decoder, self.setup, self.on_end = decoder, setup, on_end
+        self.batch = {item.request.id: item for item in batch}
+        self.progress = {key: Progress(item.request, stream) for key, item in self.batch.items()}
+        self.timing = BatchTiming()
+        self.reported: set[str] = set()
+        self.started = 0.0
+
+    def run(self) -> BatchTiming:
+        started = time.perf_counter()
+        self.drafts = self._compress()
+        self.full = CacheLevel(self.decoder, {key: item.prefill.cache for key, item in self.batch.items()})
+        self.drafter = CacheLevel(self.decoder, self.drafts)
+        self.kv_start = {key: self._bytes(key) for key in self.batch}
+        self.started = time.perf_counter()
+        self.timing.compress_s = self.started - started
+        self._first_tokens()
+        while active := [progress for progress in self.progress.values() if not progress.finished]:
+            self._step(active)
+            self._report_ended()
+        self.timing.decode_s = time.perf_counter() - self.started
+        for item in self.batch.values():
+            item.prefill.cache.rewind(len(item.request.prompt_ids))
+        return self.timing
+
+    def _compress(self) -> dict[str, KVCache]:
+        compressor = self.setup.compressor
+        if compressor is None:
+            return {}
+        return {key: compressor.compress(item.prefill, seed=self.setup.seed) for key, item in self.batch.items()}
+
+    def _first_tokens(self) -> None:
+        """The first token comes from the prefill's logits, the same for every cell."""
+        for key, progress in self.progress.items():
+            logits = self.batch[key].prefill.first_logits[None]
+            choice = self.decoder.rows.arg_max(logits)[0]
+            if choice == NOT_FINITE:
+                progress.fail(NumericError("logits are not finite at step 0, in the prefill"))
+            else:
+                progress.commit([choice], logits)
+        self._report_ended()
+
+    def _step(self, active: Sequence[Progress]) -> None:
+        if self.setup.arm == "vericache":
+            vocabulary = self.decoder.architecture.vocab_size
+            run_round(self.drafter, self.full, active, self.setup.draft_length, vocabulary, self.timing)
+        else:
+            step_once(self.full if self.setup.arm == "full" else self.drafter, active)
+            self.timing.steps += 1
+
+    def _report_ended(self) -> None:
+        for key, progress in self.progress.items():
+            if progress.finished and key not in self.reported:
+                self.reported.add(key)
+                self.on_end(self._generation(key, progress))
+
+    def _generation(self, key: str, progress: Progress) -> Generation:
+        used = self.drafts.get(key) or self.batch[key].prefill.cache
+        return Generation(
+            request_id=key,
+            token_ids=progress.token_ids,
+            finish_reason=progress.finish_reason or "error",
+            rounds=progress.rounds,
+            kv_start=self.kv_start[key],
+            kv_end=self._bytes(key),
+            cache_classes={type(used).__name__: self.decoder.shape.n_layers},
+            logits_sha256=progress.logits_sha256(),
+            error=progress.error,
+            decode_s=time.perf_counter() - self.started,
+        )
+
+    def _bytes(self, key: str) -> KVBytes:
+        """What this cell holds for a request; a lossy server has dropped the full cache, so there it does not count."""
+        full, draft = self.batch[key].prefill.cache, self.drafts.get(key)
+        held = full.nbytes() if draft is None else draft.nbytes()
+        stored = sum(held.values())
+        beside = sum(full.nbytes().values()) if self.setup.arm == "vericache" else 0
+        tokens = full.tokens if draft is None else draft.tokens
+        return KVBytes(
+            codes=sum(held.get(part, 0) for part in CODE_PARTS) or stored,
+            stored=stored,
+            full=tokens * self.decoder.shape.token_bytes(),
+            resident=stored + beside,
+            parts=held,
+        )
+
+
+def step_once(level: CacheLevel, active: Sequence[Progress]) -> None:
+    """One token for every active request, decoded one by one."""
+    scores = level.score({progress.request.id: [progress.last] for progress in active})
+    for progress in active:
+        key = progress.request.id
+        if scores[key].choices[0] == NOT_FINITE:
+            where = level.locate_fault(key, [progress.last])
+            progress.fail(NumericError(f"logits are not finite at step {len(progress.token_ids)}, first in {where}"))
+            continue
+        progress.commit(scores[key].choices, scores[key].logits)
+        level.commit(key, 1, None)

@@ -1,0 +1,181 @@
+"""One decoder for the Llama, Mistral, Qwen2, Qwen3 and Qwen3-MoE families.
+
+`forward` takes ragged blocks of rows, each against a cache of its own; a row's result does not depend on the others.
+`prefill` runs a prompt through in chunks and need not be row-invariant: every cell starts from its one result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from vcbench.engine.cache import FullCache, KVCache
+from vcbench.engine.linear import Linear, RowMode, plan_layers
+from vcbench.engine.mlp import FeedForward
+from vcbench.engine.rope import RopeTable
+from vcbench.engine.rows import RowOperations
+from vcbench.engine.stores import KVShape
+from vcbench.models.architecture import Architecture
+
+
+@dataclass(slots=True, kw_only=True)
+class Layer:
+    """One transformer block; `query_norm` and `key_norm` are None without QK-norm."""
+
+    attention_norm: Tensor
+    qkv: Linear
+    output: Linear
+    mlp_norm: Tensor
+    mlp: FeedForward
+    query_norm: Tensor | None = None
+    key_norm: Tensor | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Weights:
+    """Everything learned. embedding: [V, hidden]."""
+
+    embedding: Tensor
+    layers: list[Layer]
+    norm: Tensor
+    head: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive tokens of one request, to be appended to its cache."""
+
+    cache: KVCache
+    token_ids: Sequence[int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Prefill:
+    """What a prompt leaves behind: first_logits: [V]; queries: per layer [W, H, D], post-RoPE, the last W tokens."""
+
+    cache: FullCache
+    first_logits: Tensor
+    queries: list[Tensor] = field(default_factory=list)
+
+
+LayerWatch = Callable[[int, Tensor], None]
+
+
+class Decoder:
+    """A model ready to run."""
+
+    def __init__(
+        self, architecture: Architecture, weights: Weights, rows: RowOperations, shape: KVShape, mode: RowMode
+    ) -> None:
+        self.architecture, self.weights, self.rows, self.shape, self.mode = architecture, weights, rows, shape, mode
+        self.rope = RopeTable(architecture.rope, architecture.head_dim, shape.device)
+        self.watch: LayerWatch | None = None
+
+    def plan_rows(self) -> dict[str, int]:
+        """Probes every shape of linear layer and pads calls as needed; see `linear.plan_layers`."""
+        layers = [self.weights.head]
+        for layer in self.weights.layers:
+            layers += [layer.qkv, layer.output, *layer.mlp.linears()]
+        return plan_layers(layers)
+
+    def forward(self, blocks: Sequence[Block]) -> Tensor:
+        """Logits [sum of block lengths, V], float32; the caches have advanced by their blocks (uncommitted)."""
+        x, positions = self._embed(blocks)
+        for index, layer in enumerate(self.weights.layers):
+            q, k, v = self._project(layer, x, positions)
+            mixed, start = [], 0
+            for block in blocks:
+                rows = slice(start, start + len(block.token_ids))
+                block.cache.write(index, k[rows], v[rows])
+                mixed.append(block.cache.attend(index, q[rows]))
+                start = rows.stop
+            x = self._finish_layer(index, layer, x, torch.cat(mixed) if len(mixed) > 1 else mixed[0])
+        for block in blocks:
+            block.cache.advance(len(block.token_ids))
+        return self._logits(x)
+
+    def prefill(self, token_ids: Sequence[int], *, chunk: int, query_window: int = 0) -> Prefill:
+        """Runs a prompt through a new full cache, `chunk` tokens at a time, and commits it."""
+        cache = FullCache(self.shape)
+        windows: list[Tensor] = []
+        x = torch.empty(0)
+        self.mode.bulk = True
+        try:
+            for start in range(0, len(token_ids), chunk):
+                x = self._prefill_chunk(cache, token_ids[start : start + chunk], query_window, windows)
+        finally:
+            self.mode.bulk = False
+        cache.commit(len(token_ids))
+        return Prefill(cache=cache, first_logits=self._logits(x[-1:])[0], queries=windows)
+
+    def _prefill_chunk(
+        self, cache: FullCache, token_ids: Sequence[int], query_window: int, windows: list[Tensor]
+    ) -> Tensor:
+        x, positions = self._embed([Block(cache, token_ids)])
+        for index, layer in enumerate(self.weights.layers):
+            q, k, v = self._project(layer, x, positions)
+            cache.write(index, k, v)
+            if query_window:
+                keep_window(windows, index, q, query_window)
+            x = self._finish_layer(index, layer, x, self._attend_prompt(cache, index, q, k, v))
+        cache.advance(len(token_ids))
+        return x
+
+    def _attend_prompt(self, cache: FullCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention of a chunk over everything up to its end, by SDPA. q: [n, H, D]; returns the same shape."""
+        n, before = q.shape[0], cache.tokens
+        keys, values, mask = k.transpose(0, 1), v.transpose(0, 1), None
+        if before:
+            keys, values = cache.store.read_range(layer, 0, before + n)
+            columns = torch.arange(before + n, device=q.device)
+            mask = columns[None, :] <= before + torch.arange(n, device=q.device)[:, None]
+        group = self.architecture.group_size
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            keys.repeat_interleave(group, 0)[None],
+            values.repeat_interleave(group, 0)[None],
+            attn_mask=mask,
+            is_causal=mask is None,
+        )
+        return out[0].transpose(0, 1)
+
+    def _embed(self, blocks: Sequence[Block]) -> tuple[Tensor, Tensor]:
+        ids = torch.tensor([token for block in blocks for token in block.token_ids], device=self.shape.device)
+        positions = torch.cat(
+            [torch.arange(block.cache.tokens, block.cache.tokens + len(block.token_ids)) for block in blocks]
+        )
+        self.rope.reserve(int(positions.max()) + 1)
+        return self.weights.embedding[ids], positions.to(self.shape.device)
+
+    def _project(self, layer: Layer, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q: [n, H, D], k, v: [n, Hk, D]; q and k normalised where the model does so, and rotated."""
+        a = self.architecture
+        qkv = layer.qkv(self.rows.rms_norm(x, layer.attention_norm, a.norm_eps))
+        queries = a.n_heads * a.head_dim
+        if layer.query_norm is not None and layer.key_norm is not None:
+            self.rows.norm_heads(qkv, 0, a.n_heads, layer.query_norm, a.norm_eps)
+            self.rows.norm_heads(qkv, queries, a.n_kv_heads, layer.key_norm, a.norm_eps)
+        self.rows.rotate(qkv, a.n_heads + a.n_kv_heads, a.head_dim, positions, self.rope.cos, self.rope.sin)
+        q, k, v = qkv.split([queries, a.n_kv_heads * a.head_dim, a.n_kv_heads * a.head_dim], dim=1)
+        return q.unflatten(1, (-1, a.head_dim)), k.unflatten(1, (-1, a.head_dim)), v.unflatten(1, (-1, a.head_dim))
+
+    def _finish_layer(self, index: int, layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
+        x = x + layer.output(mixed.flatten(1))
+        x = x + layer.mlp(self.rows.rms_norm(x, layer.mlp_norm, self.architecture.norm_eps))
+        if self.watch is not None:
+            self.watch(index, x)
+        return x
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self.weights.head(self.rows.rms_norm(x, self.weights.norm, self.architecture.norm_eps)).float()
+
+
+def keep_window(windows: list[Tensor], layer: int, q: Tensor, size: int) -> None:
+    """windows[layer] becomes the last `size` queries seen so far."""
+    if layer == len(windows):
+        windows.append(q[-size:].clone())
+    else:
+        windows[layer] = torch.cat([windows[layer], q])[-size:].clone()

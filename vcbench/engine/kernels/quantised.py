@@ -1,0 +1,193 @@
+"""Attention over packed codes: each block is dequantised into a cache-sized tile, then met by the exact kernels.
+
+Codes of b bits (1, 2, 4 or 8) lie interleaved in bytes: of n codes in W = n * b / 8 bytes, code i is in byte i mod W,
+shifted by b * (i // W), so that unpacking runs over vector lanes. Steps and minima are float16 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from vcbench.engine.kernels.attention import (
+    BLOCK,
+    CHUNK_BLOCKS,
+    LOWEST,
+    SCORE_STRIDE,
+    block_step,
+    combine_row,
+    first_row_beyond,
+    head_rows,
+    lane_total,
+)
+from vcbench.engine.kernels.simd import Float, decode_run, decode_run_by_lane, half_as_float, load
+
+
+@numba.njit(nogil=True)
+def affine(steps: Any, minima: Any, row: int, column: int, bits: int, symmetric: bool) -> Any:
+    """Step and offset of one group: x = code * step + offset."""
+    step = half_as_float(steps[row, column])
+    if symmetric:
+        return step, -Float(1 << (bits - 1)) * step
+    return step, half_as_float(minima[row, column])
+
+
+@numba.njit(nogil=True)
+def decode_line(
+    codes: int, size: int, count: int, steps: Any, minima: Any, row: int, column: int, down: int, across: int,
+    group: int, bits: int, symmetric: bool, out: int,
+) -> None:  # fmt: skip
+    """The first `count` of 8 / bits * size codes packed in `size` bytes, in groups of `group`.
+
+    Group g has its step at steps[row + g * down, column + g * across]. out: float32 address.
+    """
+    mask = np.int32((1 << bits) - 1)
+    run = min(size, group)
+    for slot in range(8 // bits):
+        shift = np.int32(slot * bits)
+        for start in range(0, size, run):
+            index = slot * size + start
+            if index >= count:
+                return
+            g = index // group
+            step, offset = affine(steps, minima, row + g * down, column + g * across, bits, symmetric)
+            decode_run(codes + start, shift, mask, min(run, count - index), step, offset, out + 4 * index)
+
+
+@numba.njit(nogil=True)
+def keys_by_channel(
+    codes: Any, steps: Any, minima: Any, block: int, count: int, group: int, bits: int, symmetric: bool, tile: Any
+) -> None:
+    """tile[d, j] for the first `count` tokens of a block; groups of `group` tokens within a channel.
+
+    codes: [blocks, D, bytes]; steps, minima: [groups, D]; a group longer than a block covers several.
+    """
+    size = codes.shape[2]
+    first = block * BLOCK // group
+    for d in range(codes.shape[1]):
+        decode_line(
+            codes[block, d].ctypes.data, size, count, steps, minima, first, d, 1, 0, group, bits, symmetric,
+            tile[d].ctypes.data,
+        )  # fmt: skip
+
+
+@numba.njit(nogil=True)
+def keys_by_token(
+    codes: Any, steps: Any, minima: Any, block: int, count: int, bits: int, symmetric: bool, tile: Any
+) -> None:
+    """tile[d, j] for the first `count` tokens of a block; one group a token. steps, minima: [blocks, 64]."""
+    size = codes.shape[2]
+    mask = np.int32((1 << bits) - 1)
+    wide = np.empty((2, BLOCK), np.float32)
+    for j in range(count):
+        wide[0, j], wide[1, j] = affine(steps, minima, block, j, bits, symmetric)
+    for d in range(codes.shape[1]):
+        line = codes[block, d].ctypes.data
+        for slot in range(8 // bits):
+            index = slot * size
+            if index >= count:
+                break
+            decode_run_by_lane(
+                line, np.int32(slot * bits), mask, min(size, count - index), wide[0, index:].ctypes.data,
+                wide[1, index:].ctypes.data, tile[d, index:].ctypes.data,
+            )  # fmt: skip
+
+
+@numba.njit(nogil=True)
+def values_by_token(
+    codes: Any, steps: Any, minima: Any, block: int, count: int, group: int, bits: int, symmetric: bool, tile: Any
+) -> None:
+    """tile[j, d] for the first `count` tokens of a block; groups of `group` channels within a token.
+
+    codes: [blocks, 64, bytes]; steps, minima: [blocks * 64, groups].
+    """
+    for j in range(count):
+        decode_line(
+            codes[block, j].ctypes.data, codes.shape[2], steps.shape[1] * group, steps, minima, block * BLOCK + j, 0,
+            0, 1, group, bits, symmetric, tile[j].ctypes.data,
+        )  # fmt: skip
+
+
+@numba.njit(nogil=True)
+def copy_tile(address: int, tile: Any) -> None:
+    """The exact tile at an address."""
+    for r in range(tile.shape[0]):
+        for c in range(tile.shape[1]):
+            tile[r, c] = load(address + 4 * (r * tile.shape[1] + c))
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def attend_quantised(
+    q: Any, k_codes: Any, k_steps: Any, k_minima: Any, v_codes: Any, v_steps: Any, v_minima: Any,
+    by_channel: bool, symmetric: bool, key_bits: int, value_bits: int, key_group: int, value_group: int,
+    quantised_keys: int, quantised_values: int,
+    table: Any, tail_block: int, keys_at: int, values_at: int, head_bytes: int,
+    first_visible: int, width: int, out: Any,
+) -> None:  # fmt: skip
+    """Attention of q: [n, H, D] over one layer; token i sees first_visible + i tokens. out: [n, Hk, H / Hk, D].
+
+    Tokens below `quantised_keys` (`quantised_values`) come from codes, the others from the exact pages of `table`,
+    whose first page holds block `tail_block`.
+    """
+    n, heads, depth = q.shape
+    kv_heads = out.shape[1]
+    group = heads // kv_heads
+    rows = n * group
+    scale = Float(1.0 / np.sqrt(depth))
+    blocks = (first_visible + n - 1 + BLOCK - 1) // BLOCK
+    chunks = (blocks + CHUNK_BLOCKS - 1) // CHUNK_BLOCKS
+    part_max = np.empty((kv_heads, chunks, rows), np.float32)
+    part_sum = np.empty((kv_heads, chunks, rows), np.float32)
+    part_acc = np.empty((kv_heads, chunks, rows, width), np.float32)
+    for task in numba.prange(kv_heads * chunks):
+        head = task // chunks
+        chunk = task % chunks
+        query = np.empty((rows, depth), np.float32)
+        head_rows(q, head, group, scale, query)
+        key_tile = np.zeros((width, BLOCK), np.float32)
+        value_tile = np.zeros((BLOCK, width), np.float32)
+        scores = np.empty((rows, SCORE_STRIDE), np.float32)
+        row_sum = np.zeros((rows, BLOCK), np.float32)
+        row_max = part_max[head, chunk]
+        row_max[:] = LOWEST
+        acc = part_acc[head, chunk]
+        acc[:] = Float(0)
+        for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
+            page = table[block - tail_block] + head * head_bytes if block >= tail_block else 0
+            keys, values = page + keys_at, page + values_at
+            ready = min(BLOCK, quantised_keys - block * BLOCK)
+            if ready > 0:
+                if ready < BLOCK:
+                    copy_tile(keys, key_tile)
+                keys = key_tile.ctypes.data
+                if by_channel:
+                    keys_by_channel(
+                        k_codes[head], k_steps[head], k_minima[head], block, ready, key_group, key_bits, symmetric,
+                        key_tile,
+                    )  # fmt: skip
+                else:
+                    keys_by_token(
+                        k_codes[head], k_steps[head], k_minima[head], block, ready, key_bits, symmetric, key_tile
+                    )
+            ready = min(BLOCK, quantised_values - block * BLOCK)
+            if ready > 0:
+                if ready < BLOCK:
+                    copy_tile(values, value_tile)
+                values = value_tile.ctypes.data
+                values_by_token(
+                    v_codes[head], v_steps[head], v_minima[head], block, ready, value_group, value_bits, symmetric,
+                    value_tile,
+                )  # fmt: skip
+            first = first_row_beyond(block * BLOCK, first_visible, rows, group)
+            block_step(
+                query, first, rows, group, first_visible - block * BLOCK, keys, values, depth, width,
+                scores, row_max, row_sum, acc,
+            )  # fmt: skip
+        for r in range(rows):
+            part_sum[head, chunk, r] = lane_total(row_sum, r)
+    for task in numba.prange(kv_heads * rows):
+        head = task // rows
+        row = task % rows
+        combine_row(part_max, part_sum, part_acc, head, row, out[row // group, head, row % group])

@@ -1,0 +1,60 @@
+"""Uniform quantisation and packed codes, in torch: how codes are made, and the reference for how they are read.
+
+U(b): with m and M the extremes of a group, step = (M - m) / (2**b - 1), code = round((x - m) / step), ties to even;
+m and step are rounded to float16 first, since that is how they are stored. Symmetric: step = max|x| / (2**(b-1) - 1),
+code = round(x / step) + 2**(b-1).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BYTE = 8
+_HALF_MAX = 65504.0
+
+
+def quantise(x: Tensor, bits: int, *, symmetric: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes (int32, x's shape), steps and minima (float16, without the last dimension) of groups x[..., group].
+
+    Minima are empty when symmetric. A constant group gets code 0 and is reproduced up to the rounding of its minimum.
+    """
+    levels = (1 << bits) - 1
+    if symmetric:
+        half = 1 << (bits - 1)
+        step = (x.abs().amax(-1) / (half - 1)).clamp(max=_HALF_MAX).half()
+        codes = torch.round(x / _safe(step)) + half
+        return codes.clamp(1, levels).int(), step, step.new_empty(0)
+    low = x.amin(-1).clamp(-_HALF_MAX, _HALF_MAX).half()
+    step = ((x.amax(-1) - low.float()).clamp(min=0) / levels).clamp(max=_HALF_MAX).half()
+    codes = torch.round((x - low.float().unsqueeze(-1)) / _safe(step))
+    return codes.clamp(0, levels).int(), step, low
+
+
+def _safe(step: Tensor) -> Tensor:
+    """Steps as float32 with infinity for 0, so that every code of a constant group is the offset's."""
+    wide = step.float().unsqueeze(-1)
+    return torch.where(wide == 0, torch.inf, wide)
+
+
+def dequantise(codes: Tensor, steps: Tensor, minima: Tensor, bits: int, *, symmetric: bool) -> Tensor:
+    """The float32 values of codes[..., group]."""
+    wide = steps.float().unsqueeze(-1)
+    offset = -float(1 << (bits - 1)) * wide if symmetric else minima.float().unsqueeze(-1)
+    return torch.addcmul(offset, codes.float(), wide)
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """Bytes of codes[..., n], n * bits a multiple of 8; of W bytes, code i is in byte i mod W at bits * (i // W)."""
+    slots = BYTE // bits
+    spread = codes.unflatten(-1, (slots, -1))
+    shifts = torch.arange(slots, device=codes.device, dtype=codes.dtype) * bits
+    packed: Tensor = (spread << shifts[:, None]).sum(-2).to(torch.uint8)
+    return packed
+
+
+def unpack(packed: Tensor, bits: int) -> Tensor:
+    """The inverse of `pack`, int32."""
+    shifts = torch.arange(BYTE // bits, device=packed.device, dtype=torch.int32) * bits
+    spread = (packed.int().unsqueeze(-2) >> shifts[:, None]) & ((1 << bits) - 1)
+    return spread.flatten(-2)

@@ -1,0 +1,276 @@
+"""Draft caches that hold every token, most of them as packed codes and the newest ones exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vcbench.engine.cache import FullCache, KVCache
+from vcbench.engine.kernels.attention import BLOCK
+from vcbench.engine.kernels.quantised import attend_quantised
+from vcbench.engine.kernels.simd import LANES
+from vcbench.engine.packing import BYTE, dequantise, pack, quantise, unpack
+from vcbench.engine.stores import ExactStore, KVShape, PagedStore, TensorStore, attend_chunks, make_store
+
+_BULK_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """How tokens become codes.
+
+    Keys are grouped along `key_axis`: `channel` puts `key_group` consecutive tokens of one channel into a group,
+    `token` a whole head of one token. Values: groups of `value_group` channels within a token. Keys are turned into
+    codes `key_flush` tokens at a time; the last `value_residual` values stay exact.
+    """
+
+    key_bits: int
+    value_bits: int
+    key_axis: Literal["channel", "token"]
+    key_group: int
+    value_group: int
+    symmetric: bool
+    key_flush: int = 1
+    value_residual: int = 0
+
+    def quantised_keys(self, committed: int) -> int:
+        """Tokens whose keys are codes, of `committed` tokens."""
+        return committed - committed % self.key_flush
+
+    def quantised_values(self, committed: int) -> int:
+        """Tokens whose values are codes."""
+        return max(0, committed - self.value_residual)
+
+
+class QuantisedCache(KVCache):
+    """Codes for old tokens and exact pages for the rest, page 0 holding position `tail_start`.
+
+    k_codes: [L, Hk, blocks, D, bytes], k_steps: [L, Hk, groups, D] (channel) or [L, Hk, blocks, 64] (token);
+    v_codes: [L, Hk, blocks, 64, bytes], v_steps: [L, Hk, blocks * 64, groups]. Only committed tokens become codes.
+    """
+
+    def __init__(self, shape: KVShape, scheme: Scheme) -> None:
+        super().__init__(shape)
+        self.scheme = scheme
+        self.width = -(-shape.head_dim // LANES) * LANES
+        self.tail: ExactStore = make_store(shape)
+        self.tail_start = self.keys_done = self.values_done = 0
+        self._allocate_codes()
+
+    def _allocate_codes(self) -> None:
+        s, outer = self.scheme, (self.shape.n_layers, self.shape.n_kv_heads, 0)
+
+        def empty(*inner: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros((*outer, *inner), dtype=dtype, device=self.shape.device)
+
+        key_bytes = BLOCK * s.key_bits // BYTE
+        value_bytes = self.width * s.value_bits // BYTE
+        step_columns = self.shape.head_dim if s.key_axis == "channel" else BLOCK
+        self.k_codes = empty(self.shape.head_dim, key_bytes, dtype=torch.uint8)
+        self.v_codes = empty(BLOCK, value_bytes, dtype=torch.uint8)
+        self.k_steps = empty(step_columns, dtype=torch.float16)
+        self.v_steps = empty(-(-self.shape.head_dim // s.value_group), dtype=torch.float16)
+        self.k_minima = self.k_steps.new_empty((*outer, 0 if s.symmetric else step_columns))
+        self.v_minima = self.v_steps.new_empty((*outer, 0 if s.symmetric else self.v_steps.shape[3]))
+
+    @classmethod
+    def of_prompt(cls, full: FullCache, scheme: Scheme) -> QuantisedCache:
+        """Everything that a full cache has committed."""
+        cache = cls(full.shape, scheme)
+        tokens = full.committed
+        keys, values = scheme.quantised_keys(tokens), scheme.quantised_values(tokens)
+        cache._reserve_codes(keys, values)
+        for layer in range(full.shape.n_layers):
+            for start in range(0, tokens, _BULK_TOKENS):
+                stop = min(tokens, start + _BULK_TOKENS)
+                k, v = full.store.read_range(layer, start, stop)
+                cache._encode_keys(slice(layer, layer + 1), start, k[None, :, : max(0, keys - start)])
+                cache._encode_values(slice(layer, layer + 1), start, v[None, :, : max(0, values - start)])
+        cache.keys_done, cache.values_done = keys, values
+        cache.tail_start = min(keys, values) // BLOCK * BLOCK
+        cache.tail.copy_from(full.store, cache.tail_start, 0, tokens - cache.tail_start)
+        cache.tokens = cache.committed = tokens
+        return cache
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.tail.write(layer, self.tokens - self.tail_start, k, v)
+
+    def commit(self, count: int, verified: FullCache | None = None) -> None:
+        if verified is not None:
+            self.tail.copy_from(verified.store, self.committed, self.committed - self.tail_start, count)
+        super().commit(count)
+        keys = self.scheme.quantised_keys(self.committed)
+        values = self.scheme.quantised_values(self.committed)
+        self._reserve_codes(keys, values)
+        everything = slice(0, self.shape.n_layers)
+        if keys > self.keys_done:
+            self._encode_keys(everything, self.keys_done, self._from_tail(self.keys_done, keys, 0))
+            self.keys_done = keys
+        if values > self.values_done:
+            self._encode_values(everything, self.values_done, self._from_tail(self.values_done, values, 1))
+            self.values_done = values
+        passed = (min(keys, values) - self.tail_start) // BLOCK * BLOCK
+        if passed > 0:
+            self.tail.drop_front(passed)
+            self.tail_start += passed
+
+    def _from_tail(self, start: int, stop: int, kind: int) -> Tensor:
+        """Keys (0) or values (1) of exact tokens, all layers: [L, Hk, n, D]."""
+        first, last = start - self.tail_start, stop - self.tail_start
+        return torch.stack([self.tail.read_range(layer, first, last)[kind] for layer in range(self.shape.n_layers)])
+
+    def horizon(self) -> int:
+        """Tokens until the next key flush or the next value that leaves the residual."""
+        s = self.scheme
+        until_keys = s.key_flush - self.committed % s.key_flush
+        until_values = max(1, s.value_residual - self.committed + 1)
+        return min(until_keys, until_values)
+
+    def _reserve_codes(self, keys: int, values: int) -> None:
+        s = self.scheme
+        key_blocks, value_blocks = -(-keys // BLOCK), -(-values // BLOCK)
+        key_rows = -(-keys // s.key_group) if s.key_axis == "channel" else key_blocks
+        self.k_codes = _grown(self.k_codes, key_blocks)
+        self.k_steps, self.k_minima = _grown(self.k_steps, key_rows), _grown(self.k_minima, key_rows)
+        self.v_codes = _grown(self.v_codes, value_blocks)
+        rows = value_blocks * BLOCK
+        self.v_steps, self.v_minima = _grown(self.v_steps, rows), _grown(self.v_minima, rows)
+
+    def _encode_keys(self, layers: slice, start: int, k: Tensor) -> None:
+        """Codes of k: [L', Hk, n, D] at positions from `start` on; with channel groups, whole groups only."""
+        n = k.shape[2]
+        if n == 0:
+            return
+        s, turned = self.scheme, k.transpose(2, 3).float()
+        if s.key_axis == "channel":
+            grouped = turned.unflatten(3, (n // s.key_group, s.key_group))
+            codes, steps, minima = quantise(grouped, s.key_bits, symmetric=s.symmetric)
+            codes, row = codes.flatten(3), slice(start // s.key_group, (start + n) // s.key_group)
+            self.k_steps[layers, :, row] = steps.transpose(2, 3)
+            if not s.symmetric:
+                self.k_minima[layers, :, row] = minima.transpose(2, 3)
+        else:
+            codes, steps, minima = quantise(k.float(), s.key_bits, symmetric=s.symmetric)
+            codes, span = codes.transpose(2, 3), slice(start, start + n)
+            self.k_steps.flatten(2)[layers, :, span] = steps
+            if not s.symmetric:
+                self.k_minima.flatten(2)[layers, :, span] = minima
+        first, padded = _to_blocks(codes, start)
+        packed = pack(padded.transpose(2, 3), s.key_bits)
+        self.k_codes[layers, :, first : first + packed.shape[2]] |= packed
+
+    def _encode_values(self, layers: slice, start: int, v: Tensor) -> None:
+        """Codes of v: [L', Hk, n, D] at positions from `start` on."""
+        n = v.shape[2]
+        if n == 0:
+            return
+        s = self.scheme
+        groups = v.float().unflatten(3, (-1, s.value_group))
+        codes, steps, minima = quantise(groups, s.value_bits, symmetric=s.symmetric)
+        self.v_steps[layers, :, start : start + n] = steps
+        if not s.symmetric:
+            self.v_minima[layers, :, start : start + n] = minima
+        padded = torch.nn.functional.pad(codes.flatten(3), (0, self.width - v.shape[3]))
+        self.v_codes.flatten(2, 3)[layers, :, start : start + n] = pack(padded, s.value_bits)
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        if isinstance(self.tail, PagedStore):
+            return self._attend_pages(self.tail, layer, q)
+        last = self.tokens + q.shape[0]
+        return attend_chunks(
+            q, self.shape, self.tokens + 1, -(-last // TensorStore.CHUNK),
+            lambda index: self._chunk(layer, index * TensorStore.CHUNK, last), TensorStore.CHUNK, TensorStore.ROW_TILE,
+        )  # fmt: skip
+
+    def _attend_pages(self, tail: PagedStore, layer: int, q: Tensor) -> Tensor:
+        s, n, heads = self.scheme, q.shape[0], self.shape.n_kv_heads
+        out = torch.empty((n, heads, self.shape.n_heads // heads, self.shape.head_dim))
+        codes = [tensor[layer].numpy() for tensor in (self.k_codes, self.v_codes)]
+        k_steps, k_minima, v_steps, v_minima = (
+            tensor[layer].numpy().view(np.uint16)
+            for tensor in (self.k_steps, self.k_minima, self.v_steps, self.v_minima)
+        )
+        keys_at, values_at, head_bytes = tail.layout(layer)
+        attend_quantised(
+            q.contiguous().numpy(), codes[0], k_steps, k_minima, codes[1], v_steps, v_minima,
+            s.key_axis == "channel", s.symmetric, s.key_bits, s.value_bits, s.key_group, s.value_group,
+            self.keys_done, self.values_done, tail.table(), self.tail_start // BLOCK, keys_at, values_at, head_bytes,
+            self.tokens + 1, self.width, out.numpy(),
+        )  # fmt: skip
+        return out.view(n, self.shape.n_heads, self.shape.head_dim)
+
+    def _chunk(self, layer: int, start: int, last: int) -> tuple[Tensor, Tensor]:
+        """k, v: [Hk, CHUNK, D] of positions from `start`, zeros from `last` on; the torch form of attention's input."""
+        size = TensorStore.CHUNK
+        k, v = self._dense(layer, start, min(start + size, last))
+        missing = (0, 0, 0, size - k.shape[1])
+        return torch.nn.functional.pad(k, missing), torch.nn.functional.pad(v, missing)
+
+    def _dense(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """k, v: [Hk, stop - start, D] in the model's precision; `start` a multiple of 64 and of the key group."""
+        exact_from = max(start, self.tail_start)
+        k, v = self.tail.read_range(layer, exact_from - self.tail_start, max(stop, exact_from) - self.tail_start)
+        keys, values = self._decoded_keys(layer, start, stop), self._decoded_values(layer, start, stop)
+        joined = []
+        for decoded, exact in ((keys, k), (values, v)):
+            rest = exact[:, max(0, start + decoded.shape[1] - exact_from) :]
+            joined.append(torch.cat([decoded.to(self.shape.dtype), rest], dim=1)[:, : stop - start])
+        return joined[0], joined[1]
+
+    def _decoded_keys(self, layer: int, start: int, stop: int) -> Tensor:
+        s, stop = self.scheme, min(stop, self.keys_done)
+        if stop <= start:
+            return self.k_steps.new_empty((self.shape.n_kv_heads, 0, self.shape.head_dim))
+        codes = unpack(self.k_codes[layer, :, start // BLOCK : -(-stop // BLOCK)], s.key_bits)
+        codes = codes.transpose(2, 3).flatten(1, 2)[:, : stop - start]
+        if s.key_axis == "token":
+            steps, minima = (t[layer].flatten(1)[:, start:stop] for t in (self.k_steps, self.k_minima))
+            return dequantise(codes, steps, minima, s.key_bits, symmetric=s.symmetric)
+        groups = codes.transpose(1, 2).unflatten(2, (-1, s.key_group))
+        rows = slice(start // s.key_group, stop // s.key_group)
+        steps, minima = (t[layer, :, rows].transpose(1, 2) for t in (self.k_steps, self.k_minima))
+        return dequantise(groups, steps, minima, s.key_bits, symmetric=s.symmetric).flatten(2).transpose(1, 2)
+
+    def _decoded_values(self, layer: int, start: int, stop: int) -> Tensor:
+        s, stop = self.scheme, min(stop, self.values_done)
+        if stop <= start:
+            return self.v_steps.new_empty((self.shape.n_kv_heads, 0, self.shape.head_dim))
+        codes = unpack(self.v_codes[layer].flatten(1, 2)[:, start:stop], s.value_bits)
+        groups = codes[..., : self.shape.head_dim].unflatten(2, (-1, s.value_group))
+        steps, minima = (t[layer, :, start:stop] for t in (self.v_steps, self.v_minima))
+        return dequantise(groups, steps, minima, s.value_bits, symmetric=s.symmetric).flatten(2)
+
+    def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        k, v = self._dense(layer, 0, self.tokens)
+        return k, v, torch.arange(self.tokens).expand(self.shape.n_kv_heads, -1)
+
+    def nbytes(self) -> dict[str, int]:
+        return {
+            "codes": self.k_codes.nbytes + self.v_codes.nbytes,
+            "steps": self.k_steps.nbytes + self.v_steps.nbytes,
+            "minima": self.k_minima.nbytes + self.v_minima.nbytes,
+            "tail": self.tail.nbytes(),
+        }
+
+
+def _grown(tensor: Tensor, rows: int) -> Tensor:
+    """The tensor with dimension 2 grown to `rows`, new rows zero."""
+    missing = rows - tensor.shape[2]
+    if missing <= 0:
+        return tensor
+    return torch.cat([tensor, tensor.new_zeros((*tensor.shape[:2], missing, *tensor.shape[3:]))], dim=2)
+
+
+def _to_blocks(codes: Tensor, start: int) -> tuple[int, Tensor]:
+    """The first block and codes [L', Hk, blocks... ] of tokens from `start` on, zero where a block is not covered.
+
+    codes: [L', Hk, D, n]. Returns [L', Hk, D, blocks, 64].
+    """
+    before = start % BLOCK
+    after = -(before + codes.shape[3]) % BLOCK
+    padded = torch.nn.functional.pad(codes, (before, after))
+    return start // BLOCK, padded.unflatten(3, (-1, BLOCK))

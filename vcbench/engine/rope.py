@@ -1,0 +1,85 @@
+"""Rotary position embedding tables for the scalings `default`, `linear`, `llama3` and `yarn`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from vcbench.models.architecture import Rope
+
+
+class RopeTable:
+    """cos and sin of position x frequency, float32 [P, D / 2], grown on demand."""
+
+    def __init__(self, rope: Rope, head_dim: int, device: torch.device) -> None:
+        self._frequencies, self._scale = frequencies(rope, head_dim)
+        self._device = device
+        self.cos, self.sin = self._rows(0, 0)
+
+    def reserve(self, positions: int) -> None:
+        """Makes the tables reach position `positions` - 1."""
+        held = self.cos.shape[0]
+        if positions <= held:
+            return
+        cos, sin = self._rows(held, max(positions, 2 * held, 1024))
+        self.cos, self.sin = torch.cat([self.cos, cos]), torch.cat([self.sin, sin])
+
+    def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        angles = torch.arange(start, stop, dtype=torch.float32)[:, None] * self._frequencies[None, :]
+        return (angles.cos() * self._scale).to(self._device), (angles.sin() * self._scale).to(self._device)
+
+
+def frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:
+    """Angles per position [D / 2], float32, and the factor on cos and sin."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    plain = 1.0 / (rope.theta**exponents)
+    if rope.kind == "default":
+        return plain, 1.0
+    if rope.kind == "linear":
+        return plain / rope.factor, 1.0
+    if rope.kind == "llama3":
+        return _llama3(rope, plain), 1.0
+    return _yarn(rope, head_dim, plain)
+
+
+def _llama3(rope: Rope, plain: Tensor) -> Tensor:
+    """Long wavelengths are stretched by `factor`, short ones kept, those between blended (Llama 3.1)."""
+    wavelength = 2 * math.pi / plain
+    longest = rope.original_max_position / rope.low_freq_factor
+    shortest = rope.original_max_position / rope.high_freq_factor
+    blend = (rope.original_max_position / wavelength - rope.low_freq_factor) / (
+        rope.high_freq_factor - rope.low_freq_factor
+    )
+    mixed = (1 - blend) * plain / rope.factor + blend * plain
+    stretched = torch.where(wavelength > longest, plain / rope.factor, plain)
+    between = (wavelength <= longest) & (wavelength >= shortest)
+    return torch.where(between, mixed, stretched)
+
+
+def _yarn(rope: Rope, head_dim: int, plain: Tensor) -> tuple[Tensor, float]:
+    """Interpolates dimensions by the number of turns they make in the original context (YaRN, arXiv 2309.00071)."""
+
+    def dimension(turns: float) -> float:
+        scaled = rope.original_max_position / (turns * 2 * math.pi)
+        return head_dim * math.log(scaled) / (2 * math.log(rope.theta))
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = (high - low) or 0.001
+    keep = 1 - ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+    return plain / rope.factor * (1 - keep) + plain * keep, _yarn_scale(rope)
+
+
+def _yarn_scale(rope: Rope) -> float:
+    def log_scale(weight: float) -> float:
+        return 1.0 if rope.factor <= 1 else 0.1 * weight * math.log(rope.factor) + 1.0
+
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.mscale and rope.mscale_all_dim:
+        return log_scale(rope.mscale) / log_scale(rope.mscale_all_dim)
+    return log_scale(1.0)

@@ -1,0 +1,66 @@
+"""One round: draft, verify, commit, roll back.
+
+Acceptance rule: from the last committed token t, the drafter proposes d1 .. dk. The verifier's greedy choices over the
+block [t, d1 .. dk] are g0 .. gk. With a the length of the longest prefix in which d_i = g_(i-1), the round commits
+g0 .. ga: what decoding one by one would have produced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from vcbench.engine.levels import NOT_FINITE, CacheLevel, Level, Scores
+from vcbench.engine.progress import Progress
+from vcbench.engine.stopping import accepted_prefix
+from vcbench.engine.types import BatchTiming, Round
+from vcbench.errors import NumericError
+
+
+def run_round(
+    drafter: Level, verifier: CacheLevel, active: Sequence[Progress], draft_length: int, vocab_size: int,
+    timing: BatchTiming,
+) -> None:  # fmt: skip
+    """Advances every active request by at least one token, or ends it.
+
+    A draft never goes past the cap: the block of k + 1 rows must fit into what may still be committed.
+    """
+    started = time.perf_counter()
+    wanted = {progress.request.id: min(draft_length, progress.remaining - 1) for progress in active}
+    drafts = drafter.propose(wanted, active)
+    drafts = {key: in_vocabulary(ids, vocab_size) for key, ids in drafts.items()}
+    drafted = time.perf_counter()
+    blocks = {progress.request.id: [progress.last, *drafts[progress.request.id]] for progress in active}
+    scores = verifier.score(blocks)
+    verified = time.perf_counter()
+    for progress in active:
+        key = progress.request.id
+        settle(drafter, verifier, progress, drafts[key], scores[key])
+    timing.draft_s += drafted - started
+    timing.verify_s += verified - drafted
+    timing.steps += 1
+
+
+def settle(drafter: Level, verifier: CacheLevel, progress: Progress, drafts: Sequence[int], scores: Scores) -> None:
+    """Commits what the verifier agrees with to the request and to both levels."""
+    key = progress.request.id
+    accepted = accepted_prefix(drafts, scores.choices)
+    chosen = scores.choices[: accepted + 1]
+    if NOT_FINITE in chosen:
+        where = verifier.locate_fault(key, [progress.last, *drafts])
+        step = len(progress.token_ids) + chosen.index(NOT_FINITE)
+        progress.fail(NumericError(f"logits are not finite at step {step}, first in {where}"))
+        drafter.commit(key, 0, None)
+        return
+    committed = progress.commit(chosen, scores.logits)
+    progress.rounds.append(Round(drafted=len(drafts), accepted=min(accepted, committed), committed=committed))
+    verifier.commit(key, committed, None)
+    drafter.commit(key, committed, verifier.full_cache(key))
+
+
+def in_vocabulary(ids: Sequence[int], vocab_size: int) -> list[int]:
+    """A draft up to its first id that is no token; the rest counts as never proposed."""
+    for index, token in enumerate(ids):
+        if not 0 <= token < vocab_size:
+            return list(ids[:index])
+    return list(ids)

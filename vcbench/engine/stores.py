@@ -1,0 +1,276 @@
+"""Exact storage of keys and values, in the precision of the model: pages on CPU, plain tensors elsewhere.
+
+A store knows entries 0, 1, 2, ... and nothing of positions: a cache decides which token an entry holds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vcbench.engine.kernels import attention, pages
+from vcbench.engine.kernels.simd import LANES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVShape:
+    """What every cache of a model has in common. L layers, Hk KV heads, D head size, H query heads."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def token_bytes(self) -> int:
+        """Bytes of one token's keys and values over all layers."""
+        return 2 * self.n_layers * self.n_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+class ExactStore(ABC):
+    """Entries of all layers. Writing past the end grows the store; entries past a writer's own count are garbage."""
+
+    def __init__(self, shape: KVShape) -> None:
+        self.shape = shape
+
+    @abstractmethod
+    def reserve(self, entries: int) -> None:
+        """Makes room for this many entries."""
+
+    @abstractmethod
+    def release(self, entries: int) -> None:
+        """Gives back the memory that is not needed for the first `entries` entries."""
+
+    @abstractmethod
+    def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        """Stores k, v: [n, Hk, D] as entries start .. start + n - 1 of a layer."""
+
+    @abstractmethod
+    def read(self, layer: int, entries: Tensor) -> tuple[Tensor, Tensor]:
+        """k, v: [Hk, n, D] of the entries [Hk, n] (int64), head by head."""
+
+    @abstractmethod
+    def attend(self, layer: int, q: Tensor, first_visible: int) -> Tensor:
+        """Attention of q: [n, H, D], token i over entries 0 .. first_visible + i - 1; returns [n, H, D]."""
+
+    @abstractmethod
+    def drop_front(self, entries: int) -> None:
+        """Forgets the first `entries` entries, a multiple of 64; the others move down by as many."""
+
+    @abstractmethod
+    def tensors(self) -> list[Tensor]:
+        """Every tensor held."""
+
+    def read_range(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """k, v: [Hk, stop - start, D] of consecutive entries."""
+        entries = torch.arange(start, stop, device=self.shape.device)
+        return self.read(layer, entries.expand(self.shape.n_kv_heads, -1))
+
+    def copy_from(self, other: ExactStore, source: int, target: int, count: int) -> None:
+        """Copies `count` consecutive entries of every layer from another store."""
+        for layer in range(self.shape.n_layers):
+            k, v = other.read_range(layer, source, source + count)
+            self.write(layer, target, k.transpose(0, 1), v.transpose(0, 1))
+
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(tensor.nbytes for tensor in self.tensors())
+
+
+def make_store(shape: KVShape) -> ExactStore:
+    """The store for a model's device and precision."""
+    if shape.device.type == "cpu" and shape.dtype == torch.float32:
+        return PagedStore(shape)
+    return TensorStore(shape)
+
+
+class PagedStore(ExactStore):
+    """CPU float32: pages of 64 entries holding all layers, keys transposed inside a page.
+
+    A page is [L, 2, Hk, W, 64] float32, W = D rounded up to the vector width; keys use [D, 64], values [64, W].
+    """
+
+    def __init__(self, shape: KVShape) -> None:
+        super().__init__(shape)
+        self.width = -(-shape.head_dim // LANES) * LANES
+        self._pages: list[Tensor] = []
+        self._table = np.empty(0, np.int64)
+        self._head_bytes = self.width * attention.BLOCK * 4
+
+    def _offsets(self, layer: int) -> tuple[int, int]:
+        per_kind = self.shape.n_kv_heads * self._head_bytes
+        return 2 * layer * per_kind, (2 * layer + 1) * per_kind
+
+    def reserve(self, entries: int) -> None:
+        missing = -(-entries // attention.BLOCK) - len(self._pages)
+        if missing <= 0:
+            return
+        size = (self.shape.n_layers, 2, self.shape.n_kv_heads, self.width, attention.BLOCK)
+        self._pages += [torch.zeros(size) for _ in range(missing)]
+        self._table = np.array([page.data_ptr() for page in self._pages], np.int64)
+
+    def release(self, entries: int) -> None:
+        del self._pages[-(-entries // attention.BLOCK) :]
+        self._table = self._table[: len(self._pages)].copy()
+
+    def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        self.reserve(start + k.shape[0])
+        keys_at, values_at = self._offsets(layer)
+        pages.write_entries(self._table, keys_at, values_at, self._head_bytes, self.width, start, _array(k), _array(v))
+
+    def read(self, layer: int, entries: Tensor) -> tuple[Tensor, Tensor]:
+        self._check(int(entries.max()) + 1 if entries.numel() else 0)
+        keys_at, values_at = self._offsets(layer)
+        k = torch.empty((*entries.shape, self.shape.head_dim))
+        v = torch.empty_like(k)
+        pages.read_entries(
+            self._table, keys_at, values_at, self._head_bytes, self.width, _array(entries), k.numpy(), v.numpy()
+        )
+        return k, v
+
+    def attend(self, layer: int, q: Tensor, first_visible: int) -> Tensor:
+        n = q.shape[0]
+        self._check(first_visible + n - 1)
+        keys_at, values_at = self._offsets(layer)
+        group = self.shape.n_heads // self.shape.n_kv_heads
+        out = torch.empty((n, self.shape.n_kv_heads, group, self.shape.head_dim))
+        attention.attend_pages(
+            _array(q), self._table, keys_at, values_at, self._head_bytes, first_visible, self.width, out.numpy()
+        )
+        return out.view(n, self.shape.n_heads, self.shape.head_dim)
+
+    def drop_front(self, entries: int) -> None:
+        del self._pages[: entries // attention.BLOCK]
+        self._table = self._table[entries // attention.BLOCK :].copy()
+
+    def tensors(self) -> list[Tensor]:
+        return self._pages
+
+    def table(self) -> np.ndarray[Any, Any]:
+        """int64 addresses of the pages; valid until the store next grows or shrinks."""
+        return self._table
+
+    def layout(self, layer: int) -> tuple[int, int, int]:
+        """Byte offsets of a layer's keys and values inside a page, and bytes between KV heads."""
+        return (*self._offsets(layer), self._head_bytes)
+
+    def _check(self, entries: int) -> None:
+        if entries > len(self._pages) * attention.BLOCK:
+            raise IndexError(f"entry {entries - 1} of a store that holds {len(self._pages) * attention.BLOCK}")
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The tensor as a C-contiguous numpy array, sharing memory where it can."""
+    return tensor.contiguous().numpy()
+
+
+class TensorStore(ExactStore):
+    """Any device and precision, in torch operations. Keys and values: [L, Hk, capacity, D].
+
+    Attention takes key chunks of one fixed size counted from entry 0 and query tiles of one fixed size, so that every
+    product has the same shape whatever the call, and combines chunks in ascending order in float32.
+    """
+
+    CHUNK = 256
+    ROW_TILE = 64
+
+    def __init__(self, shape: KVShape) -> None:
+        super().__init__(shape)
+        self._k = self._empty(0)
+        self._v = self._empty(0)
+
+    def _empty(self, capacity: int) -> Tensor:
+        s = self.shape
+        return torch.zeros((s.n_layers, s.n_kv_heads, capacity, s.head_dim), dtype=s.dtype, device=s.device)
+
+    def reserve(self, entries: int) -> None:
+        held = self._k.shape[2]
+        if entries <= held:
+            return
+        capacity = -(-entries // self.CHUNK) * self.CHUNK
+        k, v = self._empty(capacity), self._empty(capacity)
+        k[:, :, :held], v[:, :, :held] = self._k, self._v
+        self._k, self._v = k, v
+
+    def release(self, entries: int) -> None:
+        capacity = -(-entries // self.CHUNK) * self.CHUNK
+        if capacity < self._k.shape[2]:
+            self._k, self._v = self._k[:, :, :capacity].clone(), self._v[:, :, :capacity].clone()
+
+    def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        self.reserve(start + k.shape[0])
+        self._k[layer, :, start : start + k.shape[0]] = k.transpose(0, 1)
+        self._v[layer, :, start : start + v.shape[0]] = v.transpose(0, 1)
+
+    def read(self, layer: int, entries: Tensor) -> tuple[Tensor, Tensor]:
+        index = entries.unsqueeze(-1).expand(-1, -1, self.shape.head_dim)
+        return self._k[layer].gather(1, index), self._v[layer].gather(1, index)
+
+    def attend(self, layer: int, q: Tensor, first_visible: int) -> Tensor:
+        n = q.shape[0]
+        chunks = -(-(first_visible + n - 1) // self.CHUNK)
+
+        def chunk(index: int) -> tuple[Tensor, Tensor]:
+            start, used = index * self.CHUNK, first_visible + n - 1
+            span = slice(start, start + self.CHUNK)
+            unused = torch.arange(start, start + self.CHUNK, device=q.device)[:, None] >= used
+            return self._k[layer, :, span], self._v[layer, :, span].masked_fill(unused, 0)
+
+        return attend_chunks(q, self.shape, first_visible, chunks, chunk, self.CHUNK, self.ROW_TILE)
+
+    def drop_front(self, entries: int) -> None:
+        self._k, self._v = self._k[:, :, entries:].clone(), self._v[:, :, entries:].clone()
+
+    def tensors(self) -> list[Tensor]:
+        return [self._k, self._v]
+
+
+def attend_chunks(
+    q: Tensor, shape: KVShape, first_visible: int, chunks: int, chunk: Any, size: int, tile: int
+) -> Tensor:
+    """Attention over `chunks` pieces of `size` entries, each given by `chunk(i)` as k, v: [Hk, size, D].
+
+    q: [n, H, D]; token i sees entries 0 .. first_visible + i - 1. Every product is [Hk, tile, D] x [Hk, D, size].
+    Returns [n, H, D] in q's dtype; scores and sums are float32.
+    """
+    n, heads, depth = q.shape
+    group = heads // shape.n_kv_heads
+    rows = q.view(n, shape.n_kv_heads, group, depth).permute(1, 0, 2, 3).reshape(shape.n_kv_heads, n * group, depth)
+    visible = first_visible + torch.arange(n, device=q.device).repeat_interleave(group)
+    outputs = []
+    for start in range(0, n * group, tile):
+        part = rows[:, start : start + tile]
+        limit = visible[start : start + tile]
+        missing = tile - part.shape[1]
+        if missing:
+            part = torch.nn.functional.pad(part, (0, 0, 0, missing))
+            limit = torch.nn.functional.pad(limit, (0, missing), value=1)
+        outputs.append(_attend_tile(part, limit, chunks, chunk, size)[:, : tile - missing])
+    out = torch.cat(outputs, dim=1).view(shape.n_kv_heads, n, group, depth)
+    return out.permute(1, 0, 2, 3).reshape(n, heads, depth).to(q.dtype)
+
+
+def _attend_tile(rows: Tensor, limit: Tensor, chunks: int, chunk: Any, size: int) -> Tensor:
+    """Online softmax of one row tile: rows [Hk, tile, D], limit [tile]; returns [Hk, tile, D] float32."""
+    scale = rows.shape[-1] ** -0.5
+    highest = torch.full((*rows.shape[:2], 1), -3.0e38, device=rows.device)
+    total = torch.zeros_like(highest)
+    acc = torch.zeros(rows.shape, dtype=torch.float32, device=rows.device)
+    for index in range(chunks):
+        k, v = chunk(index)
+        scores = torch.bmm(rows, k.transpose(1, 2)).float() * scale
+        hidden = torch.arange(index * size, (index + 1) * size, device=rows.device) >= limit[:, None]
+        scores = scores.masked_fill(hidden, float("-inf"))
+        peak = torch.maximum(highest, scores.amax(-1, keepdim=True))
+        weights = torch.exp(scores - peak)
+        shrink = torch.exp(highest - peak)
+        total = total * shrink + weights.sum(-1, keepdim=True)
+        acc = acc * shrink + torch.bmm(weights.to(v.dtype), v).float()
+        highest = peak
+    return acc / total
