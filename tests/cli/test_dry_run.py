@@ -76,6 +76,18 @@ def test_table_and_remarks(here: Path) -> None:
     assert list(here.iterdir()) == [here / "run.yaml"]
 
 
+def test_a_device_that_is_not_here_is_planned_without_times(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (here / "run.yaml").write_text(TEXT.replace("{id: smollm2-135m}", "{id: smollm2-135m, device: cuda}"))
+    plan = _plan()
+    assert (plan["device"], plan["dtype"], plan["total_s"]) == ("cuda", "bfloat16", None)
+    assert plan["cells"][0]["full_bytes"] > 0
+    done = CliRunner().invoke(app, ["run", "run.yaml", "--dry-run"], catch_exceptions=False)
+    assert "no cuda device is here, so no times" in done.stderr
+
+
 def test_impossible_cells_come_with_the_other_problems(here: Path) -> None:
     (here / "run.yaml").write_text(TEXT.replace("max_tokens: 16", "max_tokens: 8192").replace("name: trial", "nam: x"))
     done = CliRunner().invoke(app, ["run", "run.yaml", "--dry-run"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ def _json(*words: str, code: int = 0) -> Any:
 
 def _run(root: Path, name: str, provenance: str, *, complete: bool) -> None:
     (root / name).mkdir(parents=True)
+    (root / name / "config.yaml").write_text("name: x\n")
     (root / name / "provenance.json").write_text(provenance)
     if complete:
-        (root / name / "manifest.json").write_text("{}")
+        digest = hashlib.sha256(b"").hexdigest()
+        (root / name / "manifest.json").write_text(json.dumps({"sha256": digest}))
 
 
 def test_registered_things_come_with_options_and_summary() -> None:
@@ -43,15 +46,16 @@ def test_table_of_tasks() -> None:
 
 def test_runs(tmp_path: Path) -> None:
     assert _json("ls", "runs", "--dir", str(tmp_path)) == []
-    _run(tmp_path, "b", '{"started": "2030-01-01", "model": {"id": "tiny"}}', complete=True)
-    _run(tmp_path, "a", '{"started": "2030-01-02"}', complete=False)
+    _run(tmp_path, "b", '{"started": "2030-01-02", "model": {"id": "tiny"}, "cells": []}', complete=True)
+    _run(tmp_path, "a", '{"started": "2030-01-01", "cells": []}', complete=False)
     _run(tmp_path, "c", '{"started": ', complete=True)
     (tmp_path / "no-run").mkdir()
-    assert _json("ls", "runs", "--dir", str(tmp_path)) == [
-        {"run": "a", "started": "2030-01-02", "model": "?", "state": "unfinished"},
-        {"run": "b", "started": "2030-01-01", "model": "tiny", "state": "complete"},
-        {"run": "c", "started": "?", "model": "?", "state": "damaged"},
-    ]
+    damaged, unfinished, complete = _json("ls", "runs", "--dir", str(tmp_path))
+    assert (damaged["run"], damaged["state"][:7]) == ("c", "damaged")
+    assert (unfinished["run"], unfinished["model"], unfinished["state"]) == ("a", "-", "unfinished")
+    assert (complete["run"], complete["model"], complete["state"]) == ("b", "tiny", "complete")
+    done = CliRunner().invoke(app, ["ls", "runs", "--dir", str(tmp_path)], catch_exceptions=False)
+    assert f"next: vcbench compare {tmp_path / 'b'}" in done.stderr
 
 
 def test_runs_are_found_by_path_and_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,10 @@ def _registered() -> Iterator[None]:
 
 
 def _estimate(
-    batch_size: int = 1, lengths: tuple[int, ...] = (1000, 3000), model: str = "smollm2-135m"
+    batch_size: int = 1,
+    lengths: tuple[int, ...] = (1000, 3000),
+    model: str = "smollm2-135m",
+    machine: Machine | None = MACHINE,
 ) -> PlanEstimate:
     config = RunConfig(
         name="trial",
@@ -85,7 +88,7 @@ def _estimate(
     architecture = known_architecture(model)
     assert architecture is not None
     plan = build_plan(config, architecture=architecture, identity=HERE)
-    return estimate(plan, {"ask": lengths}, dtype="float32", machine=MACHINE)
+    return estimate(plan, {"ask": lengths}, dtype="float32", machine=machine)
 
 
 def test_bytes_are_those_of_the_largest_batch() -> None:
@@ -121,7 +124,10 @@ def test_batching_reads_the_weights_once_for_all() -> None:
 
 
 def test_longer_prompts_take_longer_to_prefill_than_in_proportion() -> None:
-    assert _estimate(lengths=(6000,)).prefill_s > 2 * _estimate(lengths=(3000,)).prefill_s
+    short, long = _estimate(lengths=(3000,)).prefill_s, _estimate(lengths=(6000,)).prefill_s
+    assert short is not None
+    assert long is not None
+    assert long > 2 * short
 
 
 def test_a_method_without_an_account_is_unknown() -> None:
@@ -130,7 +136,16 @@ def test_a_method_without_an_account_is_unknown() -> None:
     assert figures.cells[3].decode_s is None
     assert figures.total_s is None
     known = replace(figures, cells=figures.cells[:3])
-    assert known.total_s == pytest.approx(figures.prefill_s + sum(cell.decode_s or 0 for cell in figures.cells[:3]))
+    parts = [figures.prefill_s or 0, *(cell.decode_s or 0 for cell in known.cells)]
+    assert known.total_s == pytest.approx(sum(parts))
+
+
+def test_without_the_device_there_are_bytes_and_no_times() -> None:
+    figures = _estimate(machine=None)
+    assert figures.cells[0].full_bytes == _estimate().cells[0].full_bytes
+    assert figures.prefill_s is None
+    assert figures.total_s is None
+    assert figures.cells[0].decode_s is None
 
 
 def test_experts_are_read_as_far_as_they_are_used() -> None:

@@ -311,3 +311,13 @@ def test_missing_device_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="no CUDA device is usable"):
         identify(replace(RUN, model=ModelConfig(id="tiny", device="cuda")))
+
+
+def test_a_missing_device_can_be_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    identity = identify(replace(RUN, model=ModelConfig(id="tiny", device="cuda")), planning=True)
+    assert (identity.device, identity.dtype, identity.kernels["gpu"]) == ("cuda", "bfloat16", UNKNOWN)
+    seen = replace(identity, weights_sha256="77", tokenizer_sha256="88")
+    assert not build_plan(RUN, architecture=TINY, identity=seen).final

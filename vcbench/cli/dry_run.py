@@ -12,7 +12,7 @@ from vcbench.errors import ModelError
 from vcbench.models.catalog import known_architecture
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.runners.estimate import ASSUMED_ACCEPTANCE, ASSUMED_PROMPT_TOKENS, PlanEstimate, estimate, measure_machine
-from vcbench.runners.plan import Identity, Plan, build_plan, identify, with_model
+from vcbench.runners.plan import UNKNOWN, Identity, Plan, build_plan, identify, with_model
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def show_plan(config: RunConfig, *, as_json: bool) -> None:
     """Prints cells, prompts, bytes and time; for a known model also where its weights are not on this machine."""
-    identity = identify(config)
+    identity = identify(config, planning=True)
     missing: ModelError | None = None
     try:
         files: ModelFiles | None = resolve_model(config.model)
@@ -34,7 +34,8 @@ def show_plan(config: RunConfig, *, as_json: bool) -> None:
         identity = with_model(identity, files)
     plan = build_plan(config, architecture=architecture, identity=identity)
     tokens = _prompt_tokens(config, files)
-    figures = estimate(plan, tokens, dtype=identity.dtype, machine=measure_machine(identity.device))
+    machine = None if UNKNOWN in identity.kernels.values() else measure_machine(identity.device)
+    figures = estimate(plan, tokens, dtype=identity.dtype, machine=machine)
     if as_json:
         write_json(_document(plan, identity, figures))
         return
@@ -84,15 +85,16 @@ def _mib(count: int | None) -> str:
 
 def _remarks(config: RunConfig, identity: Identity, figures: PlanEstimate, missing: ModelError | None) -> None:
     say = notes()
-    machine = figures.machine
-    say.print(
-        f"estimate for {identity.device}, {identity.dtype}: weights {figures.weights_bytes / 2**30:.2f} GiB, prefill "
-        f"{figures.prefill_s:.1f} s once, at {machine.bytes_per_s / 1e9:.1f} GB/s and "
-        f"{machine.flop_per_s / 1e9:.0f} GFLOP/s as just measured; "
-        f"{ASSUMED_ACCEPTANCE:.0%} of each draft taken to be accepted"
-    )
-    total = figures.total_s
-    say.print(f"in all about {total:.0f} s" if total is not None else "no time in all: a method gives no estimate")
+    machine, total = figures.machine, figures.total_s
+    say.print(f"estimate for {identity.device}, {identity.dtype}: weights {figures.weights_bytes / 2**30:.2f} GiB")
+    if machine is None or figures.prefill_s is None:
+        say.print(f"no {identity.device} device is here, so no times; the run itself would be refused")
+    else:
+        say.print(
+            f"prefill {figures.prefill_s:.1f} s once, {'unknown' if total is None else f'{total:.0f} s'} in all, at "
+            f"{machine.bytes_per_s / 1e9:.1f} GB/s and {machine.flop_per_s / 1e9:.0f} GFLOP/s as just measured; "
+            f"{ASSUMED_ACCEPTANCE:.0%} of each draft taken to be accepted"
+        )
     if missing is not None:
         say.print(
             f"the prompts are not tokenised yet: {ASSUMED_PROMPT_TOKENS} tokens each are assumed, and one prompt for a "

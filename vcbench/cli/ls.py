@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from vcbench.cli.output import next_command, results, table, write_json
-from vcbench.cli.runs import RUNS, list_runs
+from vcbench.cli.runs import RUNS
 
 
 class Kind(StrEnum):
@@ -32,8 +32,8 @@ def ls(
         return
     columns = list(rows[0]) if rows else []
     if rows:
-        results().print(table(kind, columns, [list(row.values()) for row in rows], wrap=(1, 2)))
-    next_command(_next(kind, rows))
+        results().print(table(kind, columns, [list(row.values()) for row in rows], wrap=(1, 2, 5)))
+    next_command(_next(kind, rows, directory))
 
 
 def _registered(kind: Kind) -> list[dict[str, str]]:
@@ -49,29 +49,22 @@ def _registered(kind: Kind) -> list[dict[str, str]]:
 
 
 def _runs(directory: Path) -> list[dict[str, str]]:
-    from vcbench.errors import RecordError
-    from vcbench.records.files import MANIFEST, PROVENANCE, read_json
+    from vcbench.report.runs import list_runs
 
-    rows = []
-    for path in list_runs(directory):
-        try:
-            provenance = read_json(path / PROVENANCE)
-        except RecordError:
-            rows.append({"run": path.name, "started": "?", "model": "?", "state": "damaged"})
-            continue
-        model = provenance.get("model") or {}
-        rows.append(
-            {
-                "run": path.name,
-                "started": str(provenance.get("started", "?")),
-                "model": str(model.get("id", "?")),
-                "state": "complete" if (path / MANIFEST).exists() else "unfinished",
-            }
-        )
-    return rows
+    return [
+        {
+            "run": entry.name,
+            "started": entry.started or "-",
+            "model": entry.model or "-",
+            "cells": str(entry.cells),
+            "answers": f"{entry.answers} of {entry.expected}",
+            "state": entry.state,
+        }
+        for entry in list_runs(directory)
+    ]
 
 
-def _next(kind: Kind, rows: list[dict[str, str]]) -> str:
+def _next(kind: Kind, rows: list[dict[str, str]], directory: Path) -> str:
     if kind is Kind.RUNS:
-        return f"vcbench compare {rows[-1]['run']}" if rows else "vcbench run configs/quickstart.yaml"
+        return f"vcbench compare {directory / rows[-1]['run']}" if rows else "vcbench run configs/quickstart.yaml"
     return "vcbench run configs/quickstart.yaml --dry-run"

@@ -77,8 +77,11 @@ def entry() -> None:
 def main() -> int:
     """Runs the command in `sys.argv`; an expected failure is one message on stderr and its exit code."""
     from vcbench.engine.environment import prepare
+    from vcbench.records.printable import never_fail
 
     prepare()
+    never_fail(sys.stdout)
+    never_fail(sys.stderr)
     try:
         code = app(standalone_mode=False)
     except CommandLineError as error:
@@ -101,7 +104,7 @@ def main() -> int:
 def _fail(message: str, code: int) -> int:
     from rich.text import Text
 
-    from vcbench.report.escape import printable
+    from vcbench.records.printable import printable
 
     notes().print(Text.assemble(("error: ", "bold red"), printable(message, newlines=True)))
     return code

@@ -16,11 +16,6 @@ def find_run(text: str) -> Path:
             return path
     from vcbench.registry import suggest
 
-    known = [path.name for path in list_runs(RUNS)]
+    known = sorted(path.parent.name for path in RUNS.glob("*/provenance.json"))
     hint = suggest(text, known) if known else "there are none yet: vcbench run configs/quickstart.yaml"
     raise UsageError(f"no run {text!r}, neither as a directory nor under {RUNS}/; {hint}")
-
-
-def list_runs(root: Path) -> list[Path]:
-    """The directories under `root` that hold a run, sorted by name."""
-    return sorted(path.parent for path in root.glob("*/provenance.json"))

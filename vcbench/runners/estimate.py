@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vcbench import registry
@@ -44,18 +44,18 @@ class CellEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEstimate:
-    """A whole plan; `prefill_s` is spent once per prompt, whatever the number of cells."""
+    """A whole plan; `prefill_s` is spent once per prompt, whatever the number of cells. No machine, no times."""
 
-    machine: Machine
+    machine: Machine | None
     weights_bytes: int
-    prefill_s: float
+    prefill_s: float | None
     cells: tuple[CellEstimate, ...]
 
     @property
     def total_s(self) -> float | None:
-        """Prefill and all cells; None if a cell is unknown."""
-        times = [cell.decode_s for cell in self.cells]
-        return None if None in times else self.prefill_s + sum(filter(None, times))
+        """Prefill and all cells; None if a part is unknown."""
+        times = [self.prefill_s, *(cell.decode_s for cell in self.cells)]
+        return None if None in times else sum(filter(None, times))
 
 
 def measure_machine(device: str) -> Machine:
@@ -88,8 +88,10 @@ def _best(call: Callable[[], object], wait: Callable[[], None]) -> float:
     return min(times)
 
 
-def estimate(plan: Plan, prompt_tokens: Mapping[str, Sequence[int]], *, dtype: str, machine: Machine) -> PlanEstimate:
-    """The estimate for prompts of the given lengths, by task."""
+def estimate(
+    plan: Plan, prompt_tokens: Mapping[str, Sequence[int]], *, dtype: str, machine: Machine | None
+) -> PlanEstimate:
+    """The estimate for prompts of the given lengths, by task; without a machine it has bytes and no times."""
     element_bytes = ELEMENT_BYTES[dtype]
     costs = _Costs(
         architecture=plan.architecture,
@@ -100,7 +102,7 @@ def estimate(plan: Plan, prompt_tokens: Mapping[str, Sequence[int]], *, dtype: s
     return PlanEstimate(
         machine=machine,
         weights_bytes=parameter_count(plan.architecture) * element_bytes,
-        prefill_s=sum(costs.prefill_s(length) for lengths in prompt_tokens.values() for length in lengths),
+        prefill_s=costs.prefill_s(prompt_tokens.values()),
         cells=tuple(costs.cell(cell, prompt_tokens[cell.task.name]) for cell in plan.cells),
     )
 
@@ -112,7 +114,7 @@ class _Costs:
     architecture: Architecture
     element_bytes: int
     batch_size: int
-    machine: Machine
+    machine: Machine | None
 
     def cell(self, cell: Cell, lengths: Sequence[int]) -> CellEstimate:
         largest = sorted(lengths, reverse=True)[: self.batch_size]
@@ -125,7 +127,7 @@ class _Costs:
             prompt_tokens=sum(lengths),
             full_bytes=sum(self.kv_bytes(length + new) for length in largest),
             draft_bytes=sum(known) + len(known) * self.kv_bytes(new) if known else None,
-            decode_s=self.decode_s(cell, lengths),
+            decode_s=self.decode_s(self.machine, cell, lengths) if self.machine else None,
         )
 
     def kv_bytes(self, tokens: int) -> int:
@@ -142,44 +144,43 @@ class _Costs:
         options = build_options("compressor", cell.method.compressor, cell.method.options)
         return int(account(options, self.architecture, tokens, self.element_bytes))
 
-    def prefill_s(self, tokens: int) -> float:
+    def prefill_s(self, prompts: Iterable[Sequence[int]]) -> float | None:
+        if self.machine is None:
+            return None
         shape = self.architecture
-        attention = 2 * tokens**2 * shape.n_heads * shape.head_dim * shape.n_layers
-        return (2 * active_parameter_count(shape) * tokens + attention) / self.machine.flop_per_s
+        per_pair = 2 * shape.n_heads * shape.head_dim * shape.n_layers
+        per_token = 2 * active_parameter_count(shape)
+        lengths = [length for task in prompts for length in task]
+        return sum(per_token * length + per_pair * length**2 for length in lengths) / self.machine.flop_per_s
 
-    def decode_s(self, cell: Cell, lengths: Sequence[int]) -> float | None:
-        total = 0.0
-        for start in range(0, len(lengths), self.batch_size):
-            batch = lengths[start : start + self.batch_size]
-            seconds = self.batch_s(cell, batch)
-            if seconds is None:
-                return None
-            total += seconds
-        return total
+    def decode_s(self, machine: Machine, cell: Cell, lengths: Sequence[int]) -> float | None:
+        batches = [lengths[start : start + self.batch_size] for start in range(0, len(lengths), self.batch_size)]
+        seconds = [self.batch_s(machine, cell, batch) for batch in batches]
+        return None if None in seconds else sum(filter(None, seconds))
 
-    def batch_s(self, cell: Cell, lengths: Sequence[int]) -> float | None:
+    def batch_s(self, machine: Machine, cell: Cell, lengths: Sequence[int]) -> float | None:
         """One batch to its last token, at the caches' mean length."""
         new, rows = cell.task.max_tokens, len(lengths)
         tail = rows * self.kv_bytes(new // 2)
         full = sum(self.kv_bytes(length) for length in lengths) + tail
         if cell.config.arm == "full":
-            return new * self.step_s(rows, full)
+            return new * self.step_s(machine, rows, full)
         parts = [self.draft_bytes(cell, length) for length in lengths]
         if None in parts:
             return None
-        draft_step = self.step_s(rows, sum(filter(None, parts)) + tail)
+        draft_step = self.step_s(machine, rows, sum(filter(None, parts)) + tail)
         if cell.config.arm == "lossy":
             return new * draft_step
         width = cell.config.draft_length or 0
         rounds = new / (1 + ASSUMED_ACCEPTANCE * width)
-        return rounds * (width * draft_step + self.step_s(rows * (width + 1), full))
+        return rounds * (width * draft_step + self.step_s(machine, rows * (width + 1), full))
 
-    def step_s(self, rows: int, kv_bytes: int) -> float:
+    def step_s(self, machine: Machine, rows: int, kv_bytes: int) -> float:
         """One pass of `rows` tokens over the weights that they need and `kv_bytes` of cache."""
         total, active = parameter_count(self.architecture), active_parameter_count(self.architecture)
         experts = self.architecture.experts
         share = 1.0 if experts is None else min(1.0, rows * experts.per_token / experts.count)
         least = 0.0 if experts is None else experts.per_token / experts.count
         weights = active + (total - active) * (share - least) / (1 - least) if least < 1 else total
-        reading = (weights * self.element_bytes + kv_bytes) / self.machine.bytes_per_s
-        return max(reading, 2 * active * rows / self.machine.flop_per_s)
+        reading = (weights * self.element_bytes + kv_bytes) / machine.bytes_per_s
+        return max(reading, 2 * active * rows / machine.flop_per_s)

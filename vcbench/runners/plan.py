@@ -64,7 +64,7 @@ class Cell:
 class Plan:
     """The cells of a run, tasks in the configuration's order and within each the cells in theirs.
 
-    `final` is False while the weights have not been seen; the ids are then only those of the plan.
+    `final` is False while the weights or the device have not been seen; the ids are then only those of the plan.
     """
 
     config: RunConfig
@@ -96,7 +96,7 @@ def build_plan(config: RunConfig, *, architecture: Architecture, identity: Ident
         for task in config.tasks
         for cell in config.cells
     ]
-    final = UNKNOWN not in (identity.weights_sha256, identity.tokenizer_sha256)
+    final = UNKNOWN not in (identity.weights_sha256, identity.tokenizer_sha256, *identity.kernels.values())
     return Plan(config=config, architecture=architecture, cells=tuple(cells), final=final)
 
 
@@ -148,12 +148,12 @@ def cell_id(config: RunConfig, task: TaskConfig, cell: CellConfig, identity: Ide
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def identify(config: RunConfig) -> Identity:
+def identify(config: RunConfig, *, planning: bool = False) -> Identity:
     """This code on this machine for this configuration; `with_model` fills in the model's own hashes.
 
-    Cost: imports torch.
+    Raises ConfigError if the device is missing, unless it is only for `planning`. Cost: imports torch.
     """
-    device, dtype = resolve_device(config)
+    device, dtype = resolve_device(config, must_exist=not planning)
     return Identity(device=device, dtype=dtype, code_sha256=code_sha256(), kernels=kernels(device))
 
 
@@ -179,7 +179,7 @@ def tokenizer_sha256(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def resolve_device(config: RunConfig) -> tuple[str, str]:
+def resolve_device(config: RunConfig, *, must_exist: bool = True) -> tuple[str, str]:
     """Device kind and dtype, `auto` decided. Raises ConfigError if CUDA is asked for and missing."""
     import torch
 
@@ -187,7 +187,7 @@ def resolve_device(config: RunConfig) -> tuple[str, str]:
     device = config.model.device
     if device == "auto":
         device = "cuda" if present else "cpu"
-    if device == "cuda" and not present:
+    if device == "cuda" and must_exist and not present:
         where = config.places.get("model", "model")
         raise ConfigError([Problem(where=where, message="no CUDA device is usable", suggestion="set device: auto")])
     default = "bfloat16" if device == "cuda" else "float32"
@@ -200,7 +200,8 @@ def kernels(device: str) -> dict[str, str]:
 
     found = {name: _version(name) for name in ("torch", "numba", "llvmlite")}
     if device == "cuda":
-        return {**found, "gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+        name = torch.cuda.get_device_name() if torch.cuda.is_available() else UNKNOWN
+        return {**found, "gpu": name, "cuda": str(torch.version.cuda)}
     import llvmlite.binding
 
     return {**found, "cpu": torch.backends.cpu.get_cpu_capability(), "core": llvmlite.binding.get_host_cpu_name()}
