@@ -33,7 +33,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How decoding is carried out; none of these keys changes a token at `exactness: bitwise`."""
+    """How decoding is carried out; at `exactness: bitwise` neither batch size nor threads change a token."""
 
     exactness: Exactness = field(
         default="bitwise", metadata=_doc("`bitwise` proves rows independent of their batch; `fast` drops the padding.")
