@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.linear import Linear, RowMode, plan_layers
 from vcbench.engine.mlp import FeedForward
+from vcbench.engine.observe import LayerRows, Observer, Statistic
 from vcbench.engine.rope import RopeTable
 from vcbench.engine.rows import RowOperations
 from vcbench.engine.stores import KVShape
@@ -52,13 +54,40 @@ class Block:
     token_ids: Sequence[int]
 
 
+Instruct = Callable[[str, Sequence[int]], list[int]]
+"""Ids that put an instruction (text, then quoted ids) to the model as its next turn, up to where the answer begins."""
+
+ResultT = TypeVar("ResultT")
+
+
 @dataclass(slots=True, kw_only=True)
 class Prefill:
-    """What a prompt leaves behind: first_logits: [V]; queries: per layer [W, H, D], post-RoPE, the last W tokens."""
+    """What a prompt leaves behind: first_logits: [V]; queries: per layer [W, H, D], post-RoPE, the last W tokens.
+
+    `statistics` were gathered on the way. `instruct` is None for a model without a tokenizer.
+    """
 
     cache: FullCache
     first_logits: Tensor
     queries: list[Tensor] = field(default_factory=list)
+    token_ids: tuple[int, ...] = ()
+    decoder: Decoder | None = None
+    instruct: Instruct | None = None
+    statistics: dict[Statistic[Any], Any] = field(default_factory=dict)
+
+    def statistic(self, wanted: Statistic[ResultT]) -> ResultT:
+        """A statistic of the prompt. Cost: another pass over the prompt if the prefill was not asked to gather it."""
+        if wanted not in self.statistics:
+            found = self.model().prefill(self.token_ids, chunk=len(self.token_ids), statistics=[wanted])
+            self.statistics[wanted] = found.statistics[wanted]
+        result: ResultT = self.statistics[wanted]
+        return result
+
+    def model(self) -> Decoder:
+        """The decoder that made this. Raises ValueError if there was none."""
+        if self.decoder is None or len(self.token_ids) != self.cache.tokens:
+            raise ValueError("this compressor reads the prompt again; let Decoder.prefill make its Prefill")
+        return self.decoder
 
 
 LayerWatch = Callable[[int, Tensor], None]
@@ -85,7 +114,7 @@ class Decoder:
         """Logits [sum of block lengths, V], float32; the caches have advanced by their blocks (uncommitted)."""
         x, positions = self._embed(blocks)
         for index, layer in enumerate(self.weights.layers):
-            q, k, v = self._project(layer, x, positions)
+            q, k, v = self._project(layer, self._attention_input(layer, x), positions)
             mixed, start = [], 0
             for block in blocks:
                 rows = slice(start, start + len(block.token_ids))
@@ -97,32 +126,73 @@ class Decoder:
             block.cache.advance(len(block.token_ids))
         return self._logits(x)
 
-    def prefill(self, token_ids: Sequence[int], *, chunk: int, query_window: int = 0) -> Prefill:
+    def prefill(
+        self,
+        token_ids: Sequence[int],
+        *,
+        chunk: int,
+        query_window: int = 0,
+        statistics: Collection[Statistic[Any]] = (),
+        instruct: Instruct | None = None,
+    ) -> Prefill:
         """Runs a prompt through a new full cache, `chunk` tokens at a time, and commits it."""
         cache = FullCache(self.shape)
         windows: list[Tensor] = []
+        gathered = {wanted: wanted.begin(self.shape, len(token_ids)) for wanted in statistics}
+        observers: list[Observer] = [accumulator.add for accumulator in gathered.values()]
+        if query_window:
+            observers.append(lambda rows: keep_window(windows, rows.layer, rows.q, query_window))
         x = torch.empty(0)
+        for start in range(0, len(token_ids), chunk):
+            x = self._run_prompt(cache, token_ids[start : start + chunk], observers)
+        cache.commit(len(token_ids))
+        return Prefill(
+            cache=cache,
+            first_logits=self._logits(x[-1:])[0],
+            queries=windows,
+            token_ids=tuple(token_ids),
+            decoder=self,
+            instruct=instruct,
+            statistics={wanted: accumulator.result() for wanted, accumulator in gathered.items()},
+        )
+
+    def read_on(self, cache: FullCache, token_ids: Sequence[int], observer: Observer) -> None:
+        """Shows `observer` every layer's rows for tokens that follow a committed cache, then forgets them again.
+
+        Cost: a prefill of these tokens after the cache's, but for the attention and the MLP of the last layer.
+        """
+        tokens = cache.tokens
+        try:
+            self._run_prompt(cache, token_ids, [observer], whole=False)
+        finally:
+            cache.rewind(tokens)
+
+    def _run_prompt(
+        self, cache: FullCache, token_ids: Sequence[int], observers: Sequence[Observer], whole: bool = True
+    ) -> Tensor:
+        """Appends tokens to a cache and returns the last layer's output, which is of no use if not `whole`."""
         self.mode.bulk = True
         try:
-            for start in range(0, len(token_ids), chunk):
-                x = self._prefill_chunk(cache, token_ids[start : start + chunk], query_window, windows)
+            x, positions = self._embed([Block(cache, token_ids)])
+            for index, layer in enumerate(self.weights.layers):
+                hidden = self._attention_input(layer, x)
+                q, k, v = self._project(layer, hidden, positions)
+                cache.write(index, k, v)
+                for observer in observers:
+                    observer(self._layer_rows(index, cache, hidden, (q, k, v)))
+                if whole or index < len(self.weights.layers) - 1:
+                    x = self._finish_layer(index, layer, x, self._attend_prompt(cache, index, q, k, v))
         finally:
             self.mode.bulk = False
-        cache.commit(len(token_ids))
-        return Prefill(cache=cache, first_logits=self._logits(x[-1:])[0], queries=windows)
-
-    def _prefill_chunk(
-        self, cache: FullCache, token_ids: Sequence[int], query_window: int, windows: list[Tensor]
-    ) -> Tensor:
-        x, positions = self._embed([Block(cache, token_ids)])
-        for index, layer in enumerate(self.weights.layers):
-            q, k, v = self._project(layer, x, positions)
-            cache.write(index, k, v)
-            if query_window:
-                keep_window(windows, index, q, query_window)
-            x = self._finish_layer(index, layer, x, self._attend_prompt(cache, index, q, k, v))
         cache.advance(len(token_ids))
         return x
+
+    def _layer_rows(
+        self, layer: int, cache: FullCache, hidden: Tensor, qkv: tuple[Tensor, Tensor, Tensor]
+    ) -> LayerRows:
+        q, k, v = qkv
+        cos, sin = self.rope.cos, self.rope.sin
+        return LayerRows(layer=layer, start=cache.tokens, cache=cache, hidden=hidden, q=q, k=k, v=v, cos=cos, sin=sin)
 
     def _attend_prompt(self, cache: FullCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention of a chunk over everything up to its end, by SDPA. q: [n, H, D]; returns the same shape."""
@@ -150,10 +220,13 @@ class Decoder:
         self.rope.reserve(int(positions.max()) + 1)
         return self.weights.embedding[ids], positions.to(self.shape.device)
 
+    def _attention_input(self, layer: Layer, x: Tensor) -> Tensor:
+        return self.rows.rms_norm(x, layer.attention_norm, self.architecture.norm_eps)
+
     def _project(self, layer: Layer, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q: [n, H, D], k, v: [n, Hk, D]; q and k normalised where the model does so, and rotated."""
         a = self.architecture
-        qkv = layer.qkv(self.rows.rms_norm(x, layer.attention_norm, a.norm_eps))
+        qkv = layer.qkv(x)
         queries = a.n_heads * a.head_dim
         if layer.query_norm is not None and layer.key_norm is not None:
             self.rows.norm_heads(qkv, 0, a.n_heads, layer.query_norm, a.norm_eps)

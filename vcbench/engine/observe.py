@@ -1,0 +1,69 @@
+"""Watching a prompt's rows layer by layer, and the statistics that compressors gather from them during the prefill."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from vcbench.engine.cache import FullCache
+from vcbench.engine.stores import KVShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRows:
+    """What a layer has computed for n consecutive rows when it is about to attend; their entries are in the cache.
+
+    The rows are positions `start` .. `start` + n - 1 of `cache`. hidden: [n, hidden], the layer's normalised input.
+    q: [n, H, D]; k, v: [n, Hk, D]; q and k post-RoPE. `cos`, `sin`: [P, D / 2], the rotation by position.
+    """
+
+    layer: int
+    start: int
+    cache: FullCache
+    hidden: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    cos: Tensor
+    sin: Tensor
+
+
+Observer = Callable[[LayerRows], None]
+ResultT = TypeVar("ResultT", covariant=True)
+
+
+class Accumulator(ABC, Generic[ResultT]):
+    """One statistic of one prompt while its rows pass, chunk by chunk in ascending order."""
+
+    @abstractmethod
+    def add(self, rows: LayerRows) -> None:
+        """Takes in a chunk's rows of one layer."""
+
+    @abstractmethod
+    def result(self) -> ResultT:
+        """The statistic over all rows taken in."""
+
+
+class Statistic(ABC, Generic[ResultT]):
+    """What to gather from a prompt. Equal statistics are gathered once: make subclasses frozen dataclasses."""
+
+    @abstractmethod
+    def begin(self, shape: KVShape, tokens: int) -> Accumulator[ResultT]:
+        """Nothing gathered yet, for a prompt of `tokens` tokens."""
+
+
+def unrotate(x: Tensor, start: int, cos: Tensor, sin: Tensor) -> Tensor:
+    """What rotating turned into x: [n, heads, D] at positions from `start` on; float32.
+
+    Tables that also scale (YaRN) are taken back with their scale.
+    """
+    half, span = x.shape[-1] // 2, slice(start, start + x.shape[0])
+    a, b = x[..., :half].float(), x[..., half:].float()
+    c, s = cos[span, None], sin[span, None]
+    size = c * c + s * s
+    return torch.cat([(a * c + b * s) / size, (b * c - a * s) / size], dim=-1)
