@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,8 @@ class _CellRun:
         compressor = self.setup.compressor
         if compressor is None:
             return {}
-        return {key: compressor.compress(item.prefill, seed=self.setup.seed) for key, item in self.batch.items()}
+        seed = self.setup.seed
+        return {key: compressor.compress(item.prefill, seed=seed_of(seed, key)) for key, item in self.batch.items()}
 
     def _first_tokens(self) -> None:
         """The first token comes from the prefill's logits, the same for every cell."""
@@ -156,6 +158,11 @@ class _CellRun:
             resident=stored + beside,
             parts=held,
         )
+
+
+def seed_of(seed: int, request_id: str) -> int:
+    """A request's own seed, the same in every cell and batch."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{request_id}".encode()).digest()[:8], "big") >> 1
 
 
 def step_once(level: CacheLevel, active: Sequence[Progress]) -> None:

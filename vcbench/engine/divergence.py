@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vcbench.engine.cache import KVCache
-from vcbench.engine.cells import Compress, Prefilled
+from vcbench.engine.cells import Compress, Prefilled, seed_of
 from vcbench.engine.decoder import Block, Decoder
 from vcbench.metrics.divergence import kl_per_step, top1_agreement
 
@@ -42,7 +42,7 @@ def measure_divergence(
     after which it would compress.
     """
     result = {item.request.id: Divergence() for item in batch}
-    drafts = {item.request.id: compressor.compress(item.prefill, seed=seed) for item in batch}
+    drafts = {item.request.id: compressor.compress(item.prefill, seed=seed_of(seed, item.request.id)) for item in batch}
     fulls = {item.request.id: item.prefill.cache for item in batch}
     steps = max((len(outputs[key]) - 1 for key in fulls), default=0)
     for start in range(0, steps, REFERENCE_ROWS):

@@ -1,0 +1,151 @@
+"""Turns what the engine returns into record lines."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from vcbench import registry
+from vcbench.engine.divergence import Divergence
+from vcbench.engine.types import BatchTiming, Generation
+from vcbench.models.tokenizer import Tokenizer
+from vcbench.records.provenance import collect
+from vcbench.records.schema import BatchLine, DivergenceLine, PromptLine, RequestLine
+from vcbench.runners.plan import Cell
+from vcbench.runners.setup import Workbench
+from vcbench.tasks.base import Prompt
+
+TAIL_TOKENS = 64
+
+
+def prompt_line(task: str, prompt: Prompt, tokenizer: Tokenizer, prefill_s: float) -> PromptLine:
+    """A prompt as it was asked."""
+    return PromptLine(
+        task=task,
+        request=prompt.id,
+        prompt_ids=list(prompt.ids),
+        prompt_sha256=prompt.sha256,
+        document_sha256=prompt.document_sha256,
+        target=prompt.target,
+        meta=dict(prompt.meta),
+        tail=_text(tokenizer, prompt.ids[-TAIL_TOKENS:]),
+        timing={"prefill_s": prefill_s},
+    )
+
+
+def request_line(cell: Cell, prompt: Prompt, generation: Generation, tokenizer: Tokenizer) -> RequestLine:
+    """One answer."""
+    return RequestLine(
+        cell=cell.id,
+        task=cell.task.name,
+        request=prompt.id,
+        prompt_sha256=prompt.sha256,
+        token_ids=generation.token_ids,
+        text=_text(tokenizer, generation.token_ids),
+        finish_reason=generation.finish_reason,
+        error=generation.error,
+        drafted=[r.drafted for r in generation.rounds],
+        accepted=[r.accepted for r in generation.rounds],
+        committed=[r.committed for r in generation.rounds],
+        kv_start=asdict(generation.kv_start) if generation.kv_start else None,
+        kv_end=asdict(generation.kv_end) if generation.kv_end else None,
+        cache_classes=generation.cache_classes,
+        logits_sha256=generation.logits_sha256,
+        timing={"decode_s": generation.decode_s},
+    )
+
+
+def failed_line(cell: Cell, prompt: Prompt, reason: str) -> RequestLine:
+    """A request that could not be served at all."""
+    return RequestLine(
+        cell=cell.id,
+        task=cell.task.name,
+        request=prompt.id,
+        prompt_sha256=prompt.sha256,
+        token_ids=[],
+        text="",
+        finish_reason="error",
+        error=reason,
+    )
+
+
+def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTiming) -> BatchLine:
+    """The wall clock of one batch; tokens from the prefill are not decoding's."""
+    return BatchLine(
+        cell=cell.id,
+        task=cell.task.name,
+        requests=[generation.request_id for generation in generations],
+        tokens=sum(max(0, len(generation.token_ids) - 1) for generation in generations),
+        timing={
+            "compress_s": timing.compress_s,
+            "decode_s": timing.decode_s,
+            "draft_s": timing.draft_s,
+            "verify_s": timing.verify_s,
+            "other_s": timing.other_s if timing.verify_s else 0.0,
+            "steps": timing.steps,
+            "peak_rss_bytes": peak_rss_bytes(),
+        },
+    )
+
+
+def divergence_line(cell: Cell, request: str, divergence: Divergence, seconds: float) -> DivergenceLine:
+    """The teacher-forced divergence of one request."""
+    return DivergenceLine(
+        cell=cell.id,
+        task=cell.task.name,
+        request=request,
+        kl=divergence.kl,
+        top1_agree=divergence.top1_agree,
+        timing={"divergence_s": seconds},
+    )
+
+
+def provenance(bench: Workbench, threads: int) -> dict[str, Any]:
+    """The content of `provenance.json` for a run."""
+    config, identity = bench.config, bench.identity
+    return collect(
+        cells=[cell_entry(cell) for cell in bench.plan.cells],
+        model={
+            "id": bench.files.id,
+            "revision": bench.files.revision,
+            "weights_sha256": bench.files.weights_sha256,
+            "tokenizer_sha256": identity.tokenizer_sha256,
+            "dtype": identity.dtype,
+            "device": identity.device,
+        },
+        seeds={"run": config.seed},
+        extra={
+            "code_sha256": identity.code_sha256,
+            "kernels": dict(identity.kernels),
+            "decoding_threads": threads,
+        },
+    )
+
+
+def cell_entry(cell: Cell) -> dict[str, Any]:
+    """A cell as provenance lists it."""
+    compressor = cell.method.compressor if cell.method else None
+    cache = registry.lookup("compressor", compressor).cache_class.__name__ if compressor else "FullCache"
+    return {
+        "id": cell.id,
+        "label": cell.label,
+        "arm": cell.config.arm,
+        "method": cell.config.method,
+        "compressor": compressor,
+        "draft_length": cell.config.draft_length,
+        "task": cell.task.name,
+        "cache_class": cache,
+    }
+
+
+def peak_rss_bytes() -> int:
+    """The most memory that this process has held so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    return tokenizer.decode(ids, skip_special=False)

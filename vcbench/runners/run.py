@@ -1,0 +1,204 @@
+"""Carries out a run: for each batch of prompts one prefill, then every cell in turn, then the divergences.
+
+Cells change places from batch to batch, so that no arm always runs first. What the records already hold is not run
+again; what runs is recorded as it ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from vcbench.config.schema import Exactness, RunConfig, TaskConfig
+from vcbench.engine.cells import Prefilled, run_cell
+from vcbench.engine.decoder import Decoder
+from vcbench.engine.divergence import measure_divergence
+from vcbench.engine.environment import set_threads
+from vcbench.engine.stopping import check_request
+from vcbench.engine.types import Generation, Request
+from vcbench.errors import RequestError
+from vcbench.models.tokenizer import TextStream
+from vcbench.records.schema import DivergenceLine, PromptLine, RequestLine
+from vcbench.records.store import RunDirectory
+from vcbench.runners import recording
+from vcbench.runners.directory import open_run
+from vcbench.runners.plan import Cell
+from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor, prepare
+from vcbench.runners.warmup import warm_up
+from vcbench.tasks.base import Prompt
+
+
+def execute(config: RunConfig, *, console: Console) -> Path:
+    """Runs or finishes a configuration and returns the run's directory.
+
+    Raises VcbenchError before anything is written when the model, the plan or the prompts are not usable, and
+    RecordError when the disk fails; the same call then goes on where it stopped.
+    """
+    bench = prepare(config)
+    threads = set_threads(config.engine.threads)
+    run = open_run(bench, threads, console)
+    with run:
+        for note in run.dropped:
+            console.print(f"dropped: {note}", markup=False)
+        _Runner(bench, run, console).run()
+        run.finish()
+    return run.path
+
+
+class _Runner:
+    """One run in progress."""
+
+    def __init__(self, bench: Workbench, run: RunDirectory, console: Console) -> None:
+        self.bench, self.directory, self.console = bench, run, console
+        self.prompted: set[tuple[str, str]] = set()
+        self.answers: dict[tuple[str, str, str], list[int] | None] = {}
+        self.diverged: set[tuple[str, str, str]] = set()
+        for line in run.lines():
+            if isinstance(line, PromptLine):
+                self.prompted.add((line.task, line.request))
+            elif isinstance(line, RequestLine):
+                failed = line.finish_reason == "error"
+                self.answers[line.cell, line.task, line.request] = None if failed else list(line.token_ids)
+            elif isinstance(line, DivergenceLine):
+                self.diverged.add((line.cell, line.task, line.request))
+
+    def run(self) -> None:
+        batches = [
+            (number, task, prompts)
+            for task in self.bench.config.tasks
+            for number, prompts in enumerate(_chunks(self.bench.prompts[task.name], self._batch_size))
+        ]
+        missing = sum(self._missing(task, prompt) for _, task, prompts in batches for prompt in prompts)
+        if not missing:
+            self.console.print(f"{self.directory.path} is complete; nothing to run")
+            return
+        decoder, _ = load(self.bench.files, self.bench.identity, self._exactness)
+        warm_up(decoder, self.bench.plan)
+        with self._progress() as progress:
+            self.progress, self.bar = progress, progress.add_task("prefill", total=missing)
+            for number, task, prompts in batches:
+                if any(self._missing(task, prompt) for prompt in prompts):
+                    self._run_batch(decoder, number, task, prompts)
+
+    @property
+    def _batch_size(self) -> int:
+        return self.bench.config.engine.batch_size
+
+    @property
+    def _exactness(self) -> Exactness:
+        return self.bench.config.engine.exactness
+
+    def _progress(self) -> Progress:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        return Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+
+    def _missing(self, task: TaskConfig, prompt: Prompt) -> int:
+        """How many lines this prompt still owes."""
+        cells = self.bench.plan.of_task(task.name)
+        answers = sum((cell.id, task.name, prompt.id) not in self.answers for cell in cells)
+        return answers + sum(self._owes_divergence(cell, prompt) for cell in cells)
+
+    def _owes_divergence(self, cell: Cell, prompt: Prompt) -> bool:
+        """Whether a divergence is wanted and can still be had: failed answers have none."""
+        key = (cell.id, cell.task.name, prompt.id)
+        if not self.bench.config.metrics.divergence or cell.config.arm != "lossy" or key in self.diverged:
+            return False
+        full = self.bench.plan.of_task(cell.task.name)[0]
+        output = self.answers.get((full.id, cell.task.name, prompt.id), [])
+        return output is not None and self.answers.get(key, []) is not None
+
+    def _run_batch(self, decoder: Decoder, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
+        cells = self.bench.plan.of_task(task.name)
+        batch = self._prefill(decoder, task, [prompt for prompt in prompts if self._missing(task, prompt)], cells)
+        turn = number % len(cells)
+        for cell in (*cells[turn:], *cells[:turn]):
+            self._run_cell(decoder, cell, batch)
+        for cell in cells:
+            self._run_divergence(decoder, cell, cells[0], batch)
+
+    def _prefill(
+        self, decoder: Decoder, task: TaskConfig, prompts: Sequence[Prompt], cells: Sequence[Cell]
+    ) -> list[tuple[Prompt, Prefilled]]:
+        """Snapshots of the prompts that can be served; the others are recorded as failed in every cell."""
+        self.progress.update(self.bar, description=f"{task.name}: prefill")
+        compressors = [make_compressor(cell) for cell in cells]
+        window = max((compressor.query_window for compressor in compressors if compressor), default=0)
+        ready = []
+        for prompt in prompts:
+            started, snapshot = time.perf_counter(), None
+            request = self.bench.request(task, prompt)
+            try:
+                snapshot = self._snapshot(decoder, request, window)
+            except RequestError as error:
+                reason = str(error)
+            if (task.name, prompt.id) not in self.prompted:
+                seconds = time.perf_counter() - started if snapshot else 0.0
+                self.directory.append(recording.prompt_line(task.name, prompt, self.bench.tokenizer, seconds))
+            if snapshot is not None:
+                ready.append((prompt, snapshot))
+                continue
+            for cell in cells:
+                if (cell.id, task.name, prompt.id) not in self.answers:
+                    self._record(cell, prompt, recording.failed_line(cell, prompt, reason))
+        return ready
+
+    def _snapshot(self, decoder: Decoder, request: Request, window: int) -> Prefilled:
+        architecture = self.bench.files.architecture
+        check_request(request, vocab_size=architecture.vocab_size, max_context=architecture.max_context)
+        chunk = self.bench.config.engine.prefill_chunk
+        return Prefilled(request, decoder.prefill(request.prompt_ids, chunk=chunk, query_window=window))
+
+    def _run_cell(self, decoder: Decoder, cell: Cell, batch: Sequence[tuple[Prompt, Prefilled]]) -> None:
+        task = cell.task.name
+        todo = {prompt.id: prompt for prompt, _ in batch if (cell.id, task, prompt.id) not in self.answers}
+        if not todo:
+            return
+        self.progress.update(self.bar, description=f"{task}: {cell.label}")
+        ended: list[Generation] = []
+
+        def record(generation: Generation) -> None:
+            ended.append(generation)
+            prompt = todo[generation.request_id]
+            self._record(cell, prompt, recording.request_line(cell, prompt, generation, self.bench.tokenizer))
+
+        timing = run_cell(
+            decoder,
+            cell_setup(cell, self.bench.config.seed),
+            [snapshot for prompt, snapshot in batch if prompt.id in todo],
+            on_end=record,
+            stream=lambda: TextStream(self.bench.tokenizer),
+        )
+        self.directory.append(recording.batch_line(cell, ended, timing))
+
+    def _record(self, cell: Cell, prompt: Prompt, line: RequestLine) -> None:
+        self.directory.append(line)
+        failed = line.finish_reason == "error"
+        self.answers[cell.id, cell.task.name, prompt.id] = None if failed else list(line.token_ids)
+        self.progress.advance(self.bar)
+
+    def _run_divergence(
+        self, decoder: Decoder, cell: Cell, full: Cell, batch: Sequence[tuple[Prompt, Prefilled]]
+    ) -> None:
+        todo = [(prompt, snapshot) for prompt, snapshot in batch if self._owes_divergence(cell, prompt)]
+        compressor = make_compressor(cell)
+        if not todo or compressor is None:
+            return
+        self.progress.update(self.bar, description=f"{cell.task.name}: divergence of {cell.label}")
+        outputs = {prompt.id: self.answers[full.id, cell.task.name, prompt.id] or [] for prompt, _ in todo}
+        started = time.perf_counter()
+        seed = self.bench.config.seed
+        found = measure_divergence(decoder, compressor, [snapshot for _, snapshot in todo], outputs, seed=seed)
+        seconds = (time.perf_counter() - started) / len(todo)
+        for prompt, _ in todo:
+            self.directory.append(recording.divergence_line(cell, prompt.id, found[prompt.id], seconds))
+            self.diverged.add((cell.id, cell.task.name, prompt.id))
+            self.progress.advance(self.bar)
+
+
+def _chunks(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
+    for start in range(0, len(prompts), size):
+        yield prompts[start : start + size]

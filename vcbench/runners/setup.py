@@ -1,0 +1,97 @@
+"""From a configuration to what a run needs: the model found, the plan, the prompts; the decoder once it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vcbench import registry
+from vcbench.compressors.base import Compressor
+from vcbench.config.options import build_options
+from vcbench.config.schema import Exactness, RunConfig, TaskConfig
+from vcbench.engine.cells import CellSetup
+from vcbench.engine.decoder import Decoder
+from vcbench.engine.load import load_decoder
+from vcbench.engine.types import Request
+from vcbench.models.store import ModelFiles, resolve_model
+from vcbench.models.tokenizer import Tokenizer
+from vcbench.models.weights import WeightReader
+from vcbench.runners.plan import Cell, Identity, Plan, build_plan, identify, with_model
+from vcbench.tasks.base import Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workbench:
+    """A run before its first forward pass."""
+
+    config: RunConfig
+    files: ModelFiles
+    identity: Identity
+    plan: Plan
+    tokenizer: Tokenizer
+    prompts: Mapping[str, list[Prompt]]
+
+    def request(self, task: TaskConfig, prompt: Prompt) -> Request:
+        """What the engine is asked for a prompt."""
+        stop_ids = frozenset() if task.ignore_eos else self.files.stop_ids
+        return Request(
+            id=prompt.id,
+            prompt_ids=prompt.ids,
+            max_tokens=task.max_tokens,
+            stop_ids=stop_ids,
+            stop_strings=task.stop,
+        )
+
+
+def prepare(config: RunConfig) -> Workbench:
+    """Finds the model, plans the cells and makes the prompts. Raises before anything is loaded or written."""
+    files = resolve_model(config.model)
+    identity = with_model(identify(config), files)
+    plan = build_plan(config, architecture=files.architecture, identity=identity)
+    tokenizer = Tokenizer.from_files(files)
+    prompts = {task.name: make_prompts(task, tokenizer, config.seed) for task in config.tasks}
+    return Workbench(config=config, files=files, identity=identity, plan=plan, tokenizer=tokenizer, prompts=prompts)
+
+
+def make_prompts(task: TaskConfig, tokenizer: Tokenizer, seed: int) -> list[Prompt]:
+    """The prompts of a task, in order."""
+    source = registry.lookup("task", task.name)(build_options("task", task.name, task.options))
+    prompts: list[Prompt] = source.prompts(tokenizer, limit=task.limit, seed=seed)
+    return prompts
+
+
+def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:
+    """The decoder and the row padding chosen by the exactness probe."""
+    with WeightReader(files.path) as reader:
+        reader.check_complete(files.architecture)
+        return load_decoder(
+            files.architecture,
+            reader,
+            device=torch.device(identity.device),
+            dtype=getattr(torch, identity.dtype),
+            exactness=exactness,
+        )
+
+
+def cell_setup(cell: Cell, seed: int) -> CellSetup:
+    """How the engine carries out a cell."""
+    return CellSetup(
+        arm=cell.config.arm,
+        compressor=make_compressor(cell),
+        draft_length=cell.config.draft_length or 0,
+        seed=seed,
+    )
+
+
+def make_compressor(cell: Cell) -> Compressor[Any] | None:
+    """A fresh compressor for a cell; None for `full`."""
+    if cell.method is None:
+        return None
+    name = cell.method.compressor
+    compressor: Compressor[Any] = registry.lookup("compressor", name)(
+        build_options("compressor", name, cell.method.options)
+    )
+    return compressor

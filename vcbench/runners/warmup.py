@@ -1,0 +1,24 @@
+"""Runs every kernel once before the clock starts: compiling and first touches never enter a figure."""
+
+from __future__ import annotations
+
+from vcbench.engine.cells import Prefilled, run_cell
+from vcbench.engine.decoder import Decoder
+from vcbench.engine.types import Request
+from vcbench.runners.plan import Plan
+from vcbench.runners.setup import cell_setup, make_compressor
+
+WARM_UP_PROMPT = 200
+WARM_UP_TOKENS = 6
+
+
+def warm_up(decoder: Decoder, plan: Plan) -> None:
+    """Decodes a few tokens in every cell of a plan, after a prompt of arbitrary ids; nothing is recorded."""
+    room = decoder.architecture.max_context - WARM_UP_TOKENS
+    ids = tuple(index % decoder.architecture.vocab_size for index in range(min(WARM_UP_PROMPT, room)))
+    request = Request(id="warm-up", prompt_ids=ids, max_tokens=WARM_UP_TOKENS)
+    for cell in plan.cells:
+        compressor = make_compressor(cell)
+        window = compressor.query_window if compressor else 0
+        snapshot = Prefilled(request, decoder.prefill(ids, chunk=len(ids), query_window=window))
+        run_cell(decoder, cell_setup(cell, 0), [snapshot], on_end=lambda _: None)
