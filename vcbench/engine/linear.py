@@ -98,11 +98,14 @@ def _pad(x: Tensor, rows: int) -> Tensor:
 def probe(product: Product, in_features: int, dtype: torch.dtype, device: torch.device) -> RowPlan:
     """The cheapest plan under which rows agree bit for bit at every row count and row position tried.
 
+    Below float32 only fixed tiles are tried: the output is rounded so far that another order of summation shows in one
+    of some ten thousand elements, too few for a probe to find.
     Raises InexactError when no plan does. Cost: about fifty products of up to 65 rows.
     """
     generator = torch.Generator().manual_seed(20260517)
     x = torch.randn((max(PROBE_ROWS), in_features), generator=generator).to(device=device, dtype=dtype)
-    plans = [RowPlan(minimum) for minimum in (1, 2, 3, 4, 8)] if device.type == "cpu" else []
+    visible = device.type == "cpu" and dtype.itemsize >= torch.float32.itemsize
+    plans = [RowPlan(minimum) for minimum in (1, 2, 3, 4, 8)] if visible else []
     plans += [RowPlan(tile, fixed=True) for tile in _FIXED_TILES]
     for plan in plans:
         if _agrees(product, plan, x):
