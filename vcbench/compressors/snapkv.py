@@ -53,7 +53,7 @@ class SnapKV(DroppingCompressor[SnapKVOptions]):
         return kept_tokens(self.options, tokens)
 
     def scores(self, prefill: Prefill, layer: int) -> Tensor:
-        q = prefill.queries[layer]
+        q = prefill.queries[layer][-self.options.window :]
         keys, _ = prefill.cache.store.read_range(layer, 0, prefill.cache.tokens)
         seen = window_attention(q, keys, keys.shape[1] - q.shape[0])
         pooled = self._pool(seen)
