@@ -217,10 +217,8 @@ class TensorStore(ExactStore):
         chunks = -(-(first_visible + n - 1) // self.CHUNK)
 
         def chunk(index: int) -> tuple[Tensor, Tensor]:
-            start, used = index * self.CHUNK, first_visible + n - 1
-            span = slice(start, start + self.CHUNK)
-            unused = torch.arange(start, start + self.CHUNK, device=q.device)[:, None] >= used
-            return self._k[layer, :, span], self._v[layer, :, span].masked_fill(unused, 0)
+            span = slice(index * self.CHUNK, (index + 1) * self.CHUNK)
+            return self._k[layer, :, span], self._v[layer, :, span]
 
         return attend_chunks(q, self.shape, first_visible, chunks, chunk, self.CHUNK, self.ROW_TILE)
 
@@ -236,8 +234,8 @@ def attend_chunks(
 ) -> Tensor:
     """Attention over `chunks` pieces of `size` entries, each given by `chunk(i)` as k, v: [Hk, size, D].
 
-    q: [n, H, D]; token i sees entries 0 .. first_visible + i - 1. Every product is [Hk, tile, D] x [Hk, D, size].
-    Returns [n, H, D] in q's dtype; scores and sums are float32.
+    q: [n, H, D]; token i sees entries 0 .. first_visible + i - 1, and the others cannot reach it.
+    Every product is [Hk, tile, D] x [Hk, D, size]. Returns [n, H, D] in q's dtype; scores and sums are float32.
     """
     n, heads, depth = q.shape
     group = heads // shape.n_kv_heads
@@ -257,7 +255,11 @@ def attend_chunks(
 
 
 def _attend_tile(rows: Tensor, limit: Tensor, chunks: int, chunk: Any, size: int) -> Tensor:
-    """Online softmax of one row tile: rows [Hk, tile, D], limit [tile]; returns [Hk, tile, D] float32."""
+    """Online softmax of one row tile: rows [Hk, tile, D], limit [tile]; returns [Hk, tile, D] float32.
+
+    A weight of 0 does not keep a NaN away, so values that are not finite leave the product and mark the rows that see
+    them.
+    """
     scale = rows.shape[-1] ** -0.5
     highest = torch.full((*rows.shape[:2], 1), -3.0e38, device=rows.device)
     total = torch.zeros_like(highest)
@@ -271,6 +273,8 @@ def _attend_tile(rows: Tensor, limit: Tensor, chunks: int, chunk: Any, size: int
         weights = torch.exp(scores - peak)
         shrink = torch.exp(highest - peak)
         total = total * shrink + weights.sum(-1, keepdim=True)
-        acc = acc * shrink + torch.bmm(weights.to(v.dtype), v).float()
+        faulty = ~v.isfinite().all(-1)
+        acc = acc * shrink + torch.bmm(weights.to(v.dtype), v.masked_fill(faulty[..., None], 0)).float()
+        acc = acc.masked_fill((faulty[:, None] & ~hidden).any(-1, keepdim=True), float("nan"))
         highest = peak
     return acc / total
