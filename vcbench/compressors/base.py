@@ -5,7 +5,8 @@ cache. A method is one file with one registered class; see `docs/architecture.md
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
@@ -14,12 +15,30 @@ from torch import Tensor
 from vcbench.engine.cache import KVCache
 from vcbench.engine.decoder import Prefill
 from vcbench.engine.kept import KeptCache
+from vcbench.engine.observe import Statistic
 from vcbench.models.architecture import Architecture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressorOptions:
     """Base of every method's options; `__post_init__` raises ValueError for a value out of range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetOptions(CompressorOptions):
+    """How many of the prompt's entries a layer and head keeps."""
+
+    factor: float = field(default=4.0, metadata={"doc": "Keep 1 / factor of the prompt's tokens."})
+    budget_tokens: int | None = field(default=None, metadata={"doc": "Keep this many tokens instead of a share."})
+
+    def __post_init__(self) -> None:
+        check_factor(self.factor)
+        if self.budget_tokens is not None and self.budget_tokens < 1:
+            raise ValueError(f"budget_tokens is {self.budget_tokens}; give at least 1")
+
+    def kept_tokens(self, tokens: int, *, at_least: int = 1) -> int:
+        """Entries kept of a prompt of `tokens`."""
+        return min(tokens, max(self.budget_tokens or round(tokens / self.factor), at_least))
 
 
 OptionsT = TypeVar("OptionsT", bound=CompressorOptions)
@@ -45,6 +64,11 @@ class Compressor(ABC, Generic[OptionsT]):
     def query_window(self) -> int:
         """How many of the prompt's last queries `compress` needs."""
         return 0
+
+    @property
+    def statistics(self) -> tuple[Statistic[Any], ...]:
+        """What `compress` wants gathered during the prefill."""
+        return ()
 
     @abstractmethod
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
@@ -76,8 +100,13 @@ class DroppingCompressor(Compressor[OptionsT]):
         if budget >= tokens:
             everything = torch.arange(tokens, device=shape.device)
             return KeptCache.gather(prefill.cache, everything.expand(shape.n_layers, shape.n_kv_heads, -1))
-        kept = [top_positions(self.scores(prefill, layer), budget) for layer in range(shape.n_layers)]
+        kept = [top_positions(scores, budget) for scores in self.layer_scores(prefill)]
         return KeptCache.gather(prefill.cache, torch.stack(kept))
+
+    def layer_scores(self, prefill: Prefill) -> Iterator[Tensor]:
+        """`scores` of each layer in turn; for a method that scores all layers at once."""
+        for layer in range(prefill.cache.shape.n_layers):
+            yield self.scores(prefill, layer)
 
 
 def top_positions(scores: Tensor, count: int) -> Tensor:

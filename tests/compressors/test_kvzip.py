@@ -1,0 +1,164 @@
+"""KVzip against brute force: the reconstruction pass, its scores, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.compressors import tiny
+from vcbench.compressors.kvzip import PART, WHOLE, KVzip, KVzipOptions, reconstruction_scores, repetition
+from vcbench.engine.decoder import Decoder, Prefill
+from vcbench.engine.observe import LayerRows
+
+TOKENS = 90
+
+
+@pytest.fixture(scope="module")
+def prefill() -> Prefill:
+    return tiny.decoder().prefill(tiny.token_ids(TOKENS), chunk=TOKENS, instruct=instruct)
+
+
+def instruct(text: str, quote: Sequence[int]) -> list[int]:
+    """Seven tokens for the whole context, three and the quotation for a part."""
+    return [11] * 7 if text == WHOLE else [12, 13, *quote, 14]
+
+
+def options(**values: object) -> KVzipOptions:
+    return KVzipOptions(**{"chunk": 40, "sinks": 4, **values})  # type: ignore[arg-type]
+
+
+def rows_by_a_plain_prefill(decoder: Decoder, ids: Sequence[int], last: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Per layer: queries [last, H, D] of the last tokens and keys [Hk, T, D] of all."""
+    queries: list[Tensor] = []
+
+    def begin(rows: LayerRows) -> None:
+        queries.append(rows.q[-last:].clone())
+
+    cache = decoder.prefill(ids[:1], chunk=1).cache
+    decoder.read_on(cache, ids[1:], begin)
+    keys = decoder.prefill(ids, chunk=len(ids)).cache
+    return queries, [keys.materialize(layer)[0] for layer in range(decoder.shape.n_layers)]
+
+
+@pytest.mark.parametrize("normalise", ["reduced", "full"])
+def test_scores_are_the_highest_columns_of_the_reduced_softmax(prefill: Prefill, normalise: str) -> None:
+    """A-KVZ-1, A-DROP-1: the pass itself is redone as one plain prefill of context, instruction and chunk."""
+    decoder, o = tiny.decoder(), options(normalise=normalise)
+    scores = reconstruction_scores(prefill, o)
+
+    for start, stop in [(4, 44), (44, 84), (84, 90)]:
+        extra = repetition(prefill, start, stop, first=start == 4)
+        queries, keys = rows_by_a_plain_prefill(decoder, [*prefill.token_ids, *extra], len(extra))
+        for layer, (q, k) in enumerate(zip(queries, keys, strict=True)):
+            others = k[:, :4] if normalise == "reduced" else torch.cat([k[:, :start], k[:, stop:TOKENS]], dim=1)
+            seen = torch.cat([others, k[:, start:stop], k[:, TOKENS:]], dim=1)
+            shares = tiny.attention(q, seen, others.shape[1] + stop - start + 1)
+            columns = shares[:, :, others.shape[1] : others.shape[1] + stop - start]
+            expected = columns.unflatten(0, (2, 3)).amax((1, 2))
+            torch.testing.assert_close(scores[layer, :, start:stop].double(), expected, rtol=1e-4, atol=1e-7)
+
+
+def test_single_chunk_without_sinks(prefill: Prefill) -> None:
+    """A-KVZ-1 to the letter: one chunk, no sinks, 1e-5."""
+    extra = repetition(prefill, 0, TOKENS, first=True)
+    queries, keys = rows_by_a_plain_prefill(tiny.decoder(), [*prefill.token_ids, *extra], len(extra))
+    scores = reconstruction_scores(prefill, options(sinks=0, chunk=TOKENS))
+
+    for layer, (q, k) in enumerate(zip(queries, keys, strict=True)):
+        expected = tiny.attention(q, k, TOKENS + 1)[:, :, :TOKENS].unflatten(0, (2, 3)).amax((1, 2))
+        torch.testing.assert_close(scores[layer].double(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_chunk_longer_than_the_context_is_one_chunk(prefill: Prefill) -> None:
+    """A-KVZ-2."""
+    whole = reconstruction_scores(prefill, options(chunk=TOKENS - 4))
+
+    assert torch.equal(reconstruction_scores(prefill, options(chunk=TOKENS)), whole)
+    assert torch.equal(reconstruction_scores(prefill, options(chunk=10 * TOKENS)), whole)
+
+
+def test_equal_logits_give_the_closed_form() -> None:
+    """A-DROP-2: with zero queries the first row of a pass sees fewest keys, so that a key scores 1 / (s + m + 1)."""
+    prefill = tiny.decoder(zero_queries=True).prefill(tiny.token_ids(14), chunk=14)
+
+    scores = reconstruction_scores(prefill, options(chunk=10))
+
+    torch.testing.assert_close(scores[:, :, 4:], torch.full((3, 2, 10), 1 / 15), rtol=1e-5, atol=0)
+    assert bool(torch.isinf(scores[:, :, :4]).all())
+
+
+def test_equal_counts_exact_budget_and_sinks(prefill: Prefill) -> None:
+    """A-DROP-5 and -3: every head keeps the same number, exactly the budget, the sinks among them."""
+    for keep in (0.05, 0.2, 0.31, 0.9):
+        positions = tiny.positions_of(KVzip(options(keep=keep)).compress(prefill, seed=0))
+        assert positions.shape == (3, 2, max(5, round(keep * TOKENS)))
+        assert positions[:, :, :4].tolist() == [[[0, 1, 2, 3]] * 2] * 3
+        assert bool((positions.diff(dim=2) > 0).all())
+
+
+def test_keep_all_keeps_everything_without_a_pass() -> None:
+    everything = tiny.prefill_of(tiny.full_cache(torch.randn(2, 2, 30, 20)))
+
+    cache = KVzip(options(keep=1.0)).compress(everything, seed=0)
+
+    assert tiny.positions_of(cache).tolist() == [[list(range(30))] * 2] * 2
+
+
+def test_the_snapshot_is_left_as_it_was(prefill: Prefill) -> None:
+    """A-DROP-6: the position counter stays the true length, and nothing of the pass stays behind."""
+    before = [prefill.cache.materialize(layer)[0] for layer in range(3)]
+    held = prefill.cache.nbytes()
+
+    cache = KVzip(options()).compress(prefill, seed=0)
+
+    assert (cache.tokens, cache.committed) == (TOKENS, TOKENS)
+    assert (prefill.cache.tokens, prefill.cache.committed) == (TOKENS, TOKENS)
+    assert prefill.cache.nbytes() == held
+    assert all(torch.equal(prefill.cache.materialize(layer)[0], k) for layer, k in enumerate(before))
+
+
+def test_a_prompt_does_not_depend_on_others(prefill: Prefill) -> None:
+    """Batch independence: another prompt compressed in between changes nothing."""
+    method = KVzip(options())
+    first = tiny.positions_of(method.compress(prefill, seed=0))
+    method.compress(tiny.decoder().prefill(tiny.token_ids(33, seed=3), chunk=33, instruct=instruct), seed=0)
+
+    assert torch.equal(tiny.positions_of(method.compress(prefill, seed=1)), first)
+
+
+def test_later_chunks_quote_the_tokens_before_them(prefill: Prefill) -> None:
+    ids = list(prefill.token_ids)
+
+    assert repetition(prefill, 4, 44, first=True) == instruct(WHOLE, []) + ids[4:44]
+    assert repetition(prefill, 44, 84, first=False) == [12, 13, *ids[36:44], 14, *ids[44:84]]
+    assert instruct(PART, []) == [12, 13, 14]
+
+
+def test_without_a_tokenizer_the_tokens_alone_are_read() -> None:
+    prefill = tiny.decoder().prefill(tiny.token_ids(20), chunk=20)
+
+    assert repetition(prefill, 4, 20, first=True) == list(prefill.token_ids[4:])
+    assert KVzip(options(keep=0.5)).compress(prefill, seed=0).tokens == 20
+
+
+def test_a_prefill_made_by_hand_is_refused() -> None:
+    by_hand = tiny.prefill_of(tiny.full_cache(torch.randn(2, 2, 30, 20)))
+
+    with pytest.raises(ValueError, match=r"let Decoder\.prefill make"):
+        KVzip(options()).compress(by_hand, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "word"), [({"keep": 0.0}, "keep"), ({"keep": 1.1}, "keep"), ({"factor": 1.0}, "factor"),
+                         ({"chunk": 0}, "chunk"), ({"sinks": -1}, "sinks")],
+)  # fmt: skip
+def test_options_out_of_range(values: dict[str, float], word: str) -> None:
+    with pytest.raises(ValueError, match=f"^{word} is"):
+        options(**values)
+
+
+def test_factor_takes_the_place_of_keep(prefill: Prefill) -> None:
+    assert tiny.positions_of(KVzip(options(factor=4.0)).compress(prefill, seed=0)).shape[2] == round(TOKENS / 4)
