@@ -5,7 +5,7 @@ cache. A method is one file with one registered class; see `docs/architecture.md
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.cache import KVCache
-from vcbench.engine.decoder import Prefill
+from vcbench.engine.decoder import Decoder, Instruct, Prefill
 from vcbench.engine.kept import KeptCache
 from vcbench.engine.observe import Statistic
 from vcbench.models.architecture import Architecture
@@ -107,6 +107,25 @@ class DroppingCompressor(Compressor[OptionsT]):
         """`scores` of each layer in turn; for a method that scores all layers at once."""
         for layer in range(prefill.cache.shape.n_layers):
             yield self.scores(prefill, layer)
+
+
+def prefill_for(
+    compressors: Iterable[Compressor[Any]],
+    decoder: Decoder,
+    token_ids: Sequence[int],
+    *,
+    chunk: int,
+    instruct: Instruct | None = None,
+) -> Prefill:
+    """The prefill of a prompt with everything that these compressors will ask of it."""
+    used = list(compressors)
+    return decoder.prefill(
+        token_ids,
+        chunk=chunk,
+        query_window=max((compressor.query_window for compressor in used), default=0),
+        statistics=dict.fromkeys(wanted for compressor in used for wanted in compressor.statistics),
+        instruct=instruct,
+    )
 
 
 def top_positions(scores: Tensor, count: int) -> Tensor:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
 from vcbench.engine.cells import Prefilled, run_cell
 from vcbench.engine.decoder import Decoder
@@ -21,6 +23,7 @@ from vcbench.engine.environment import set_threads
 from vcbench.engine.stopping import check_request
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RequestError
+from vcbench.models.instruction import InstructionWriter
 from vcbench.models.tokenizer import TextStream
 from vcbench.records.schema import DivergenceLine, PromptLine, RequestLine
 from vcbench.records.store import RunDirectory
@@ -125,14 +128,13 @@ class _Runner:
     ) -> list[tuple[Prompt, Prefilled]]:
         """Snapshots of the prompts that can be served; the others are recorded as failed in every cell."""
         self.progress.update(self.bar, description=f"{task.name}: prefill")
-        compressors = [make_compressor(cell) for cell in cells]
-        window = max((compressor.query_window for compressor in compressors if compressor), default=0)
+        compressors = [compressor for cell in cells if (compressor := make_compressor(cell))]
         ready = []
         for prompt in prompts:
             started, snapshot = time.perf_counter(), None
             request = self.bench.request(task, prompt)
             try:
-                snapshot = self._snapshot(decoder, request, window)
+                snapshot = self._snapshot(decoder, request, compressors)
             except RequestError as error:
                 reason = str(error)
             if (task.name, prompt.id) not in self.prompted:
@@ -146,11 +148,13 @@ class _Runner:
                     self._record(cell, prompt, recording.failed_line(cell, prompt, reason))
         return ready
 
-    def _snapshot(self, decoder: Decoder, request: Request, window: int) -> Prefilled:
+    def _snapshot(self, decoder: Decoder, request: Request, compressors: Sequence[Compressor[Any]]) -> Prefilled:
         architecture = self.bench.files.architecture
         check_request(request, vocab_size=architecture.vocab_size, max_context=architecture.max_context)
         chunk = self.bench.config.engine.prefill_chunk
-        return Prefilled(request, decoder.prefill(request.prompt_ids, chunk=chunk, query_window=window))
+        instruct = InstructionWriter(self.bench.tokenizer)
+        prefill = prefill_for(compressors, decoder, request.prompt_ids, chunk=chunk, instruct=instruct)
+        return Prefilled(request, prefill)
 
     def _run_cell(self, decoder: Decoder, cell: Cell, batch: Sequence[tuple[Prompt, Prefilled]]) -> None:
         task = cell.task.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vcbench.compressors.base import prefill_for
 from vcbench.engine.cells import Prefilled, run_cell
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.types import Request
@@ -19,6 +20,6 @@ def warm_up(decoder: Decoder, plan: Plan) -> None:
     request = Request(id="warm-up", prompt_ids=ids, max_tokens=WARM_UP_TOKENS)
     for cell in plan.cells:
         compressor = make_compressor(cell)
-        window = compressor.query_window if compressor else 0
-        snapshot = Prefilled(request, decoder.prefill(ids, chunk=len(ids), query_window=window))
+        prefill = prefill_for([compressor] if compressor else [], decoder, ids, chunk=len(ids))
+        snapshot = Prefilled(request, prefill)
         run_cell(decoder, cell_setup(cell, 0), [snapshot], on_end=lambda _: None)
