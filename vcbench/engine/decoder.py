@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.linear import Linear, RowMode, plan_layers
+from vcbench.engine.linear import Linear, RowMode, set_tiles
 from vcbench.engine.mlp import FeedForward
 from vcbench.engine.observe import LayerRows, Observer, Statistic
 from vcbench.engine.rope import RopeTable
@@ -103,12 +103,12 @@ class Decoder:
         self.rope = RopeTable(architecture.rope, architecture.head_dim, shape.device)
         self.watch: LayerWatch | None = None
 
-    def plan_rows(self) -> dict[str, int]:
-        """Probes every shape of linear layer and pads calls as needed; see `linear.plan_layers`."""
+    def set_tiles(self) -> dict[str, int]:
+        """Probes every shape of linear layer that torch computes; see `linear.set_tiles`."""
         layers = [self.weights.head]
         for layer in self.weights.layers:
             layers += [layer.qkv, layer.output, *layer.mlp.linears()]
-        return plan_layers(layers)
+        return set_tiles(layers)
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         """Logits [sum of block lengths, V], float32; the caches have advanced by their blocks (uncommitted)."""

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from vcbench.config.schema import Exactness
 from vcbench.engine.decoder import Decoder, Layer, Weights
-from vcbench.engine.linear import FREE, Linear, RowMode, RowPlan
+from vcbench.engine.linear import BlockedLinear, Linear, RowMode, TiledLinear
 from vcbench.engine.mlp import DenseMLP, FeedForward, SparseMLP
 from vcbench.engine.rows import CpuRows, RowOperations, TorchRows
 from vcbench.engine.stores import KVShape
 from vcbench.models.architecture import Architecture
 
-CUDA_ROW_TILE = 32
+ROW_TILE = 32
 
 
 class TensorSource(Protocol):
@@ -36,7 +36,7 @@ def load_decoder(
     dtype: torch.dtype,
     exactness: Exactness,
 ) -> tuple[Decoder, dict[str, int]]:
-    """The decoder and, at `bitwise`, the row padding that the probe chose by layer shape.
+    """The decoder and, at `bitwise`, the row tiles that the probe chose by layer shape (none for CPU float32).
 
     Raises InexactError when `bitwise` cannot be had on this device, ModelError on damaged weights.
     """
@@ -50,7 +50,7 @@ def load_decoder(
     )
     builder = _Builder(architecture, source, device, dtype, exactness)
     decoder = Decoder(architecture, builder.weights(), builder.rows, shape, builder.mode)
-    return decoder, decoder.plan_rows() if exactness == "bitwise" else {}
+    return decoder, decoder.set_tiles() if exactness == "bitwise" else {}
 
 
 class _Builder:
@@ -70,8 +70,7 @@ class _Builder:
         if device.type == "cpu" and dtype == torch.float32:
             self.rows = CpuRows()
         else:
-            plan = RowPlan(CUDA_ROW_TILE, fixed=True) if exactness == "bitwise" else FREE
-            self.rows = TorchRows(plan, self.mode)
+            self.rows = TorchRows(ROW_TILE if exactness == "bitwise" else 0, self.mode)
 
     def weights(self) -> Weights:
         embedding = self.get("model.embed_tokens.weight")
@@ -105,7 +104,7 @@ class _Builder:
         for expert in range(a.experts.count):
             gate, up, down = (self.place(tensor) for tensor in self.source.expert(index, expert))
             experts.append(DenseMLP(self.fused([gate, up], []), self.fused([down], []), self.rows))
-        return SparseMLP(self.linear([prefix + "gate"], False), experts, a.experts)
+        return SparseMLP(self.linear([prefix + "gate"], False), experts, a.experts, self.rows)
 
     def linear(self, names: list[str], bias: bool) -> Linear:
         """One layer from the concatenated weights of several."""
@@ -113,7 +112,11 @@ class _Builder:
         return self.fused(weights, [self.get(name + ".bias") for name in names] if bias else [])
 
     def fused(self, weights: list[Tensor], biases: list[Tensor]) -> Linear:
-        return Linear(torch.cat(weights), torch.cat(biases) if biases else None, self.mode)
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
+        bias = torch.cat(biases) if biases else None
+        if isinstance(self.rows, CpuRows):
+            return BlockedLinear(weight, bias)
+        return TiledLinear(weight, bias, self.mode)
 
     def get(self, name: str) -> Tensor:
         return self.place(self.source.tensor(name))

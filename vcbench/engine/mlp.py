@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from vcbench.engine.linear import Linear, run_planned
+from vcbench.engine.linear import Linear
 from vcbench.engine.rows import RowOperations
 from vcbench.models.architecture import Experts
 
@@ -40,8 +40,8 @@ class DenseMLP(FeedForward):
 class SparseMLP(FeedForward):
     """Each token's `per_token` experts, weighted by the router's softmax and added in ascending order of expert."""
 
-    def __init__(self, router: Linear, experts: list[DenseMLP], options: Experts) -> None:
-        self.router, self.experts, self.options = router, experts, options
+    def __init__(self, router: Linear, experts: list[DenseMLP], options: Experts, rows: RowOperations) -> None:
+        self.router, self.experts, self.options, self.rows = router, experts, options, rows
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, chosen = self.route(x)
@@ -61,8 +61,7 @@ class SparseMLP(FeedForward):
                 values = values / values.sum(-1, keepdim=True)
             return torch.cat([values, chosen.float()], dim=-1)
 
-        logits = self.router(x)
-        both = choose(logits) if self.router.mode.bulk else run_planned(choose, self.router.plan, logits)
+        both = self.rows.each(choose, self.router(x))
         values, chosen = both.chunk(2, dim=-1)
         return values.to(x.dtype), chosen.long()
 

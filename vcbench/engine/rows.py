@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.kernels import rows as kernels
-from vcbench.engine.linear import RowMode, RowPlan, run_planned
+from vcbench.engine.linear import Product, RowMode, in_tiles
 
 
 class RowOperations(ABC):
     """Operations whose rows are independent of one another, bit for bit."""
+
+    @abstractmethod
+    def each(self, function: Product, x: Tensor) -> Tensor:
+        """function(x) for a torch function of independent rows, called so that they stay so."""
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -37,6 +41,10 @@ class RowOperations(ABC):
 
 class CpuRows(RowOperations):
     """Float32 on CPU."""
+
+    def each(self, function: Product, x: Tensor) -> Tensor:
+        """One call for each row: torch may reduce a single row in another order than one of several."""
+        return torch.cat([function(row) for row in x.split(1)])
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         out = torch.empty_like(x)
@@ -64,8 +72,12 @@ class CpuRows(RowOperations):
 class TorchRows(RowOperations):
     """Any device and precision; reductions run over row tiles of one fixed size and in float32."""
 
-    def __init__(self, plan: RowPlan, mode: RowMode) -> None:
-        self.plan, self.mode = plan, mode
+    def __init__(self, tile: int, mode: RowMode) -> None:
+        """`tile` rows a call, or all of them where it is 0."""
+        self.tile, self.mode = tile, mode
+
+    def each(self, function: Product, x: Tensor) -> Tensor:
+        return function(x) if self.mode.bulk else in_tiles(function, self.tile, x)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         def norm(rows: Tensor) -> Tensor:
@@ -73,7 +85,7 @@ class TorchRows(RowOperations):
             scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
             return weight * scaled.to(rows.dtype)
 
-        return norm(x) if self.mode.bulk else run_planned(norm, self.plan, x)
+        return self.each(norm, x)
 
     def norm_heads(self, x: Tensor, first: int, heads: int, weight: Tensor, eps: float) -> None:
         size = weight.shape[0]

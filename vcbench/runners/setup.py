@@ -64,7 +64,7 @@ def make_prompts(task: TaskConfig, tokenizer: Tokenizer, seed: int) -> list[Prom
 
 
 def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:
-    """The decoder and the row padding chosen by the exactness probe."""
+    """The decoder and the row tiles chosen by the exactness probe."""
     with WeightReader(files.path) as reader:
         reader.check_complete(files.architecture)
         return load_decoder(

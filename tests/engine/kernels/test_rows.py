@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from vcbench.engine.linear import RowMode, RowPlan
+from vcbench.engine.linear import RowMode
 from vcbench.engine.rows import CpuRows, RowOperations, TorchRows
 
-FORMS = [CpuRows(), TorchRows(RowPlan(32, fixed=True), RowMode())]
+FORMS = [CpuRows(), TorchRows(32, RowMode())]
 EPS = 1e-5
 
 

@@ -44,16 +44,15 @@ def decode_line(
     Group g has its step at steps[row + g * down, column + g * across]. out: float32 address.
     """
     mask = np.int32((1 << bits) - 1)
-    run = min(size, group)
-    for slot in range(8 // bits):
-        shift = np.int32(slot * bits)
-        for start in range(0, size, run):
-            index = slot * size + start
-            if index >= count:
-                return
-            g = index // group
-            step, offset = affine(steps, minima, row + g * down, column + g * across, bits, symmetric)
-            decode_run(codes + start, shift, mask, min(run, count - index), step, offset, out + 4 * index)
+    for first in range(0, count, group):
+        g = first // group
+        step, offset = affine(steps, minima, row + g * down, column + g * across, bits, symmetric)
+        index, stop = first, min(count, first + group)
+        while index < stop:
+            slot, start = index // size, index % size
+            run = min(size - start, stop - index)
+            decode_run(codes + start, np.int32(slot * bits), mask, run, step, offset, out + 4 * index)
+            index += run
 
 
 @numba.njit(nogil=True)

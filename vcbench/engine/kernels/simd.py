@@ -19,9 +19,10 @@ LANES = 16
 """Widths of tiles are multiples of this."""
 
 STRIP = 64 if llvm.get_host_cpu_features().get("avx512f", False) else 32
-"""Columns kept in registers at a time; 32 registers hold 6 rows of 64 columns, 16 hold 3 rows of 32."""
+"""Columns kept in registers at a time: 32 registers of 16 floats hold 6 rows of 64, 16 of 8 floats 3 rows of 32."""
 
-MAX_TILE_ROWS = 6
+MAX_TILE_ROWS = 6 if STRIP == 64 else 3
+"""More rows would not fit into registers."""
 
 _F32 = ir.FloatType()
 _I32 = ir.IntType(32)
@@ -287,21 +288,22 @@ def exp(x: Any) -> Any:
 
 @numba.njit
 def fma_rows(rows: int, a: int, lda: int, b: int, c: int, ldc: int, depth: int, width: int) -> None:
-    """`fma_tile` for any number of rows, six at a time."""
+    """`fma_tile` for any number of rows, as many at a time as registers hold."""
     done = 0
-    while rows - done >= MAX_TILE_ROWS:
-        fma_tile(6, a + 4 * done * lda, lda, b, c + 4 * done * ldc, ldc, depth, width)
-        done += MAX_TILE_ROWS
-    rest = rows - done
-    a += 4 * done * lda
-    c += 4 * done * ldc
-    if rest == 1:
-        fma_tile(1, a, lda, b, c, ldc, depth, width)
-    elif rest == 2:
-        fma_tile(2, a, lda, b, c, ldc, depth, width)
-    elif rest == 3:
-        fma_tile(3, a, lda, b, c, ldc, depth, width)
-    elif rest == 4:
-        fma_tile(4, a, lda, b, c, ldc, depth, width)
-    elif rest == 5:
-        fma_tile(5, a, lda, b, c, ldc, depth, width)
+    while done < rows:
+        at, to, rest = a + 4 * done * lda, c + 4 * done * ldc, rows - done
+        if rest >= 6 and MAX_TILE_ROWS >= 6:
+            fma_tile(6, at, lda, b, to, ldc, depth, width)
+            done += 6
+        elif rest >= 4 and MAX_TILE_ROWS >= 6:
+            fma_tile(4, at, lda, b, to, ldc, depth, width)
+            done += 4
+        elif rest >= 3:
+            fma_tile(3, at, lda, b, to, ldc, depth, width)
+            done += 3
+        elif rest == 2:
+            fma_tile(2, at, lda, b, to, ldc, depth, width)
+            done += 2
+        else:
+            fma_tile(1, at, lda, b, to, ldc, depth, width)
+            done += 1

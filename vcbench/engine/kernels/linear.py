@@ -1,0 +1,45 @@
+"""Matrix products with weights in blocks of 64 outputs; each output is one sum over its inputs in ascending order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from vcbench.engine.kernels.simd import fma_rows
+
+OUTPUTS = 64
+_DEPTH = 192
+"""Inputs taken at a time: 48 KiB of weights, so that they stay in the nearest cache while rows pass over them."""
+_ROWS = 96
+
+
+@numba.njit(nogil=True)
+def block_rows(x: Any, first: int, rows: int, weight: Any, acc: Any) -> None:
+    """acc[:rows] += x[first : first + rows] @ weight. weight: [K, 64]; acc: [rows, 64]."""
+    depth = x.shape[1]
+    for k in range(0, depth, _DEPTH):
+        fma_rows(
+            rows, x.ctypes.data + 4 * (first * depth + k), depth, weight.ctypes.data + 4 * k * OUTPUTS,
+            acc.ctypes.data, OUTPUTS, min(_DEPTH, depth - k), OUTPUTS,
+        )  # fmt: skip
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def linear(x: Any, weight: Any, bias: Any, out: Any) -> None:
+    """out = x @ W^T + bias. x: [n, K]; weight: [blocks, K, 64]; bias: [blocks * 64] or empty; out: [n, outputs]."""
+    n, outputs = out.shape
+    for block in numba.prange(weight.shape[0]):
+        acc = np.empty((min(n, _ROWS), OUTPUTS), np.float32)
+        first_output = block * OUTPUTS
+        width = min(OUTPUTS, outputs - first_output)
+        for first in range(0, n, _ROWS):
+            rows = min(_ROWS, n - first)
+            for r in range(rows):
+                for j in range(OUTPUTS):
+                    acc[r, j] = bias[first_output + j] if bias.size else np.float32(0)
+            block_rows(x, first, rows, weight[block], acc)
+            for r in range(rows):
+                for j in range(width):
+                    out[first + r, first_output + j] = acc[r, j]
