@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -141,4 +143,4 @@ class WindowCache(KVCache):
 def runs(slots: list[int]) -> list[tuple[int, int]]:
     """Index ranges [first, last) over which slots ascend one by one."""
     starts = [i for i in range(len(slots)) if i == 0 or slots[i] != slots[i - 1] + 1]
-    return list(zip(starts, [*starts[1:], len(slots)], strict=True))
+    return list(pairwise([*starts, len(slots)]))
