@@ -42,20 +42,24 @@ def run_round(
 
 
 def settle(drafter: Level, verifier: CacheLevel, progress: Progress, drafts: Sequence[int], scores: Scores) -> None:
-    """Commits what the verifier agrees with to the request and to both levels."""
+    """Commits what the verifier agrees with to the request and to both levels.
+
+    A draft is never NOT_FINITE, so that only the last of the chosen can be: those before it stand, and may have ended
+    the request.
+    """
     key = progress.request.id
     accepted = accepted_prefix(drafts, scores.choices)
     chosen = scores.choices[: accepted + 1]
-    if NOT_FINITE in chosen:
-        where = verifier.locate_fault(key, [progress.last, *drafts])
-        step = len(progress.token_ids) + chosen.index(NOT_FINITE)
-        progress.fail(NumericError(f"logits are not finite at step {step}, first in {where}"))
-        drafter.commit(key, 0, None)
-        return
-    committed = progress.commit(chosen, scores.logits)
-    progress.rounds.append(Round(drafted=len(drafts), accepted=min(accepted, committed), committed=committed))
+    fault = chosen[-1] == NOT_FINITE
+    committed = progress.commit(chosen[:accepted] if fault else chosen, scores.logits)
+    if committed:
+        progress.rounds.append(Round(drafted=len(drafts), accepted=min(accepted, committed), committed=committed))
     verifier.commit(key, committed, None)
     drafter.commit(key, committed, verifier.full_cache(key))
+    if fault and not progress.finished:
+        where = verifier.locate_fault(key, [progress.last])
+        step = len(progress.token_ids)
+        progress.fail(NumericError(f"logits are not finite at step {step}, first in {where}"))
 
 
 def in_vocabulary(ids: Sequence[int], vocab_size: int) -> list[int]:
