@@ -162,3 +162,29 @@ def test_options_out_of_range(values: dict[str, float], word: str) -> None:
 
 def test_factor_takes_the_place_of_keep(prefill: Prefill) -> None:
     assert tiny.positions_of(KVzip(options(factor=4.0)).compress(prefill, seed=0)).shape[2] == round(TOKENS / 4)
+
+
+def test_global_eviction_keeps_the_best_pairs_of_all_heads(prefill: Prefill) -> None:
+    """Exactly round(N c) entries, by one threshold over layers and heads."""
+    o = options(keep=0.2, eviction="pair")
+    scores = reconstruction_scores(prefill, o)
+
+    cache = KVzip(o).compress(prefill, seed=0)
+
+    kept = [set(head.tolist()) - {-1} for layer in range(3) for head in cache.materialize(layer)[2]]
+    count = round(0.2 * scores.numel())
+    lowest = scores.flatten().sort(descending=True).values[count - 1]
+    assert sum(map(len, kept)) == count
+    assert kept == [set((head >= lowest).nonzero().flatten().tolist()) for layer in scores for head in layer]
+    assert len({len(head) for head in kept}) > 1
+
+
+def test_global_eviction_of_equal_scores_keeps_exactly_the_budget() -> None:
+    """A-DROP-3, where the published code keeps nothing."""
+    prefill = tiny.decoder(zero_queries=True).prefill(tiny.token_ids(40), chunk=40)
+
+    cache = KVzip(options(keep=0.25, eviction="pair")).compress(prefill, seed=0)
+
+    kept = [head for layer in range(3) for head in cache.materialize(layer)[2]]
+    assert sum(int((head >= 0).sum()) for head in kept) == round(0.25 * 3 * 2 * 40)
+    assert all(head[:4].tolist() == [0, 1, 2, 3] for head in kept)

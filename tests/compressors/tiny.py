@@ -119,3 +119,15 @@ def attention(q: Tensor, k: Tensor, visible_first: int) -> Tensor:
     logits = torch.einsum("nhd,hjd->hnj", q.double(), wide) / size**0.5
     hidden = torch.arange(k.shape[1]) >= (visible_first + torch.arange(n))[:, None]
     return torch.softmax(logits.masked_fill(hidden, float("-inf")), dim=-1)
+
+
+def random_cache(tokens: int, *, layers: int = 2, kv_heads: int = 2, heads: int = 6, seed: int = 0) -> FullCache:
+    """A committed full cache of normal keys and values."""
+    generator = torch.Generator().manual_seed(seed)
+    keys, values = torch.randn((2, layers, kv_heads, tokens, 20), generator=generator)
+    return full_cache(keys, values, heads=heads)
+
+
+def best(scores: Tensor, count: int) -> list[list[int]]:
+    """Positions of the `count` highest scores of each row; of equal ones the later. Brute force."""
+    return [sorted(sorted(range(len(row)), key=lambda j: (row[j], j))[-count:]) for row in scores.tolist()]

@@ -36,12 +36,18 @@ class BudgetOptions(CompressorOptions):
         if self.budget_tokens is not None and self.budget_tokens < 1:
             raise ValueError(f"budget_tokens is {self.budget_tokens}; give at least 1")
 
-    def kept_tokens(self, tokens: int, *, at_least: int = 1) -> int:
+    @property
+    def always_kept(self) -> int:
+        """Entries that stay whatever their scores; the budget leaves room for one more."""
+        return 0
+
+    def kept_tokens(self, tokens: int) -> int:
         """Entries kept of a prompt of `tokens`."""
-        return min(tokens, max(self.budget_tokens or round(tokens / self.factor), at_least))
+        return min(tokens, max(self.budget_tokens or round(tokens / self.factor), self.always_kept + 1))
 
 
 OptionsT = TypeVar("OptionsT", bound=CompressorOptions)
+BudgetOptionsT = TypeVar("BudgetOptionsT", bound=BudgetOptions)
 
 
 class Compressor(ABC, Generic[OptionsT]):
@@ -107,6 +113,17 @@ class DroppingCompressor(Compressor[OptionsT]):
         """`scores` of each layer in turn; for a method that scores all layers at once."""
         for layer in range(prefill.cache.shape.n_layers):
             yield self.scores(prefill, layer)
+
+
+class BudgetCompressor(DroppingCompressor[BudgetOptionsT]):
+    """A dropping method whose options are a budget and what its scores need."""
+
+    def budget(self, tokens: int) -> int:
+        return self.options.kept_tokens(tokens)
+
+    @classmethod
+    def estimate_bytes(cls, options: Any, architecture: Architecture, tokens: int, element_bytes: int) -> int:
+        return dropped_bytes(architecture, options.kept_tokens(tokens), element_bytes, positions=True)
 
 
 def prefill_for(

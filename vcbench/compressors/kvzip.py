@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from vcbench.compressors.base import CompressorOptions, DroppingCompressor, check_factor, dropped_bytes
+from vcbench.compressors.base import Compressor, CompressorOptions, check_factor, top_positions
+from vcbench.engine.cache import KVCache
 from vcbench.engine.columns import attention_by_column
 from vcbench.engine.decoder import Prefill
 from vcbench.engine.observe import LayerRows
+from vcbench.engine.ragged import RaggedCache
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 
@@ -29,6 +31,10 @@ class KVzipOptions(CompressorOptions):
     factor: float | None = field(default=None, metadata={"doc": "Keep 1 / factor of the tokens instead of `keep`."})
     chunk: int = field(default=2000, metadata={"doc": "Tokens that one pass of the reconstruction repeats."})
     sinks: int = field(default=4, metadata={"doc": "First tokens, which always stay."})
+    eviction: Literal["pair-uniform", "pair"] = field(
+        default="pair-uniform",
+        metadata={"doc": "Equally many entries in every head, or the best of all layers and heads (the paper's)."},
+    )
     normalise: Literal["reduced", "full"] = field(
         default="reduced", metadata={"doc": "Softmax over sinks, chunk and its repetition, or over the whole context."}
     )
@@ -45,36 +51,57 @@ class KVzipOptions(CompressorOptions):
 
 
 @register("compressor", "kvzip")
-class KVzip(DroppingCompressor[KVzipOptions]):
+class KVzip(Compressor[KVzipOptions]):
     """Query-agnostic: an entry's score is the highest attention that it gets while the model repeats its context.
 
     Chunk by chunk, the model reads an instruction to repeat the context and then the chunk itself, over the full cache.
     In each layer the rows of this pass attend, for scoring alone, to the sinks, the chunk and the pass itself; a key of
-    the chunk scores the maximum over rows and over the query heads of its group. Every head keeps equally many
-    ("pair-uniform"); the paper's global threshold over all heads is not offered. Cost: about another prefill.
+    the chunk scores the maximum over rows and over the query heads of its group. Cost: the linear layers of another
+    prefill, each of whose rows attends to the whole prompt, and the scoring.
     """
 
     Options = KVzipOptions
     summary = "drops tokens that the model does not attend to while repeating its context"
 
-    def budget(self, tokens: int) -> int:
-        return kept_tokens(self.options, tokens)
+    kind = "drop"
+    cache_class = RaggedCache
 
-    def scores(self, prefill: Prefill, layer: int) -> Tensor:
-        return reconstruction_scores(prefill, self.options)[layer]
-
-    def layer_scores(self, prefill: Prefill) -> Iterator[Tensor]:
-        yield from reconstruction_scores(prefill, self.options)
+    def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
+        shape, tokens = prefill.cache.shape, prefill.cache.tokens
+        budget = kept_tokens(self.options, tokens)
+        if budget >= tokens:
+            everything = torch.arange(tokens, device=shape.device).expand(shape.n_kv_heads, -1)
+            return RaggedCache.gather(prefill.cache, [[everything]] * shape.n_layers)
+        scores = reconstruction_scores(prefill, self.options)
+        if self.options.eviction == "pair-uniform":
+            return RaggedCache.gather(prefill.cache, [[top_positions(layer, budget)] for layer in scores])
+        best = torch.zeros(scores.numel(), dtype=torch.bool, device=shape.device)
+        best[top_positions(scores.view(1, -1), kept_entries(self.options, scores.shape))] = True
+        kept = best.view(scores.shape)
+        return RaggedCache.gather(prefill.cache, [[head.nonzero().mT for head in layer] for layer in kept])
 
     @classmethod
     def estimate_bytes(cls, options: Any, architecture: Architecture, tokens: int, element_bytes: int) -> int:
-        return dropped_bytes(architecture, kept_tokens(options, tokens), element_bytes, positions=True)
+        shape = (architecture.n_layers, architecture.n_kv_heads, tokens)
+        return kept_entries(options, shape) * (2 * architecture.head_dim * element_bytes + 4)
 
 
 def kept_tokens(options: KVzipOptions, tokens: int) -> int:
     """How many tokens of a prompt stay; never fewer than the sinks and one more."""
-    keep = options.keep if options.factor is None else 1 / options.factor
-    return min(tokens, max(round(keep * tokens), options.sinks + 1))
+    return min(tokens, max(round(share(options) * tokens), options.sinks + 1))
+
+
+def kept_entries(options: KVzipOptions, shape: Sequence[int]) -> int:
+    """How many entries of scores [L, Hk, T] stay in all."""
+    layers, heads, tokens = shape
+    if options.eviction == "pair-uniform" or kept_tokens(options, tokens) >= tokens:
+        return layers * heads * kept_tokens(options, tokens)
+    return max(round(share(options) * layers * heads * tokens), layers * heads * options.sinks)
+
+
+def share(options: KVzipOptions) -> float:
+    """The share of the prompt that stays."""
+    return options.keep if options.factor is None else 1 / options.factor
 
 
 def reconstruction_scores(prefill: Prefill, options: KVzipOptions) -> Tensor:

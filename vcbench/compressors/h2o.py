@@ -1,0 +1,77 @@
+"""H2O: keep the tokens that have gathered most attention, and the most recent ones (Zhang et al., arXiv 2306.14048)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vcbench.compressors.base import BudgetCompressor, BudgetOptions
+from vcbench.engine.columns import attention_by_column
+from vcbench.engine.decoder import Prefill
+from vcbench.engine.observe import Accumulator, LayerRows, Statistic
+from vcbench.engine.stores import KVShape
+from vcbench.registry import register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H2OOptions(BudgetOptions):
+    """The published script keeps a tenth of the prompt as heavy hitters and a tenth as recent tokens."""
+
+    factor: float = field(
+        default=5.0, metadata={"doc": "Keep 1 / factor of the prompt's tokens, recent ones included."}
+    )
+    recent: float = field(default=0.5, metadata={"doc": "Share of the budget that goes to the last tokens."})
+
+    def __post_init__(self) -> None:
+        BudgetOptions.__post_init__(self)
+        if not 0 <= self.recent < 1:
+            raise ValueError(f"recent is {self.recent}; give a share of at least 0 and below 1")
+
+
+@register("compressor", "h2o")
+class H2O(BudgetCompressor[H2OOptions]):
+    """Score: attention received from all queries of the prompt, summed over them and over the head's query group.
+
+    Early tokens are seen by more queries and score higher for it, as in the paper. The sums are frozen at the end of
+    the prompt: the paper's eviction at each step would act on tokens that are still to be verified. Cost: the prompt's
+    attention weights once more, block by block.
+    """
+
+    Options = H2OOptions
+    summary = "keeps tokens that gathered most attention over the prompt, and the most recent ones"
+
+    @property
+    def statistics(self) -> tuple[Statistic[Any], ...]:
+        return (AttentionReceived(),)
+
+    def scores(self, prefill: Prefill, layer: int) -> Tensor:
+        tokens = prefill.cache.tokens
+        scores = prefill.statistic(AttentionReceived())[layer].clone()
+        scores[:, tokens - int(self.budget(tokens) * self.options.recent) :] = float("inf")
+        return scores
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionReceived(Statistic[Tensor]):
+    """Column sums of the prompt's attention: [L, Hk, T], float32, summed over each head's query group."""
+
+    def begin(self, shape: KVShape, tokens: int) -> Accumulator[Tensor]:
+        return _ColumnSums(shape, tokens)
+
+
+class _ColumnSums(Accumulator[Tensor]):
+    def __init__(self, shape: KVShape, tokens: int) -> None:
+        self.sums = torch.zeros((shape.n_layers, shape.n_kv_heads, tokens), device=shape.device)
+
+    def add(self, rows: LayerRows) -> None:
+        stop = rows.start + rows.q.shape[0]
+        keys = rows.k.transpose(0, 1)
+        if rows.start:
+            keys, _ = rows.cache.store.read_range(rows.layer, 0, stop)
+        self.sums[rows.layer, :, :stop] += attention_by_column(rows.q, keys, rows.start + 1, stop, "sum")
+
+    def result(self) -> Tensor:
+        return self.sums
