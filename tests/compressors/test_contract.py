@@ -1,0 +1,318 @@
+"""What every registered method's draft cache must do: account for its bytes, take drafts back, compress at commits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tests.compressors import examples, tiny
+from tests.compressors.examples import ARCHITECTURE, append, attended, every_method, make, state
+from tests.engine.attention import attention
+from vcbench.engine.cache import FullCache, KVCache
+from vcbench.engine.decoder import Block
+from vcbench.engine.stores import PagedStore
+
+Method = tuple[str, Any]
+PROMPT = 150
+BOUNDARIES = [1, 2, 4, 5, 8, 9, 10, 23, 24, 25, 31, 32, 33, 63, 64, 65, 128, 130]
+PAGE_TOKENS = 64
+
+METHODS = every_method()
+methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+
+
+def compressed(method: Method, tokens: int = PROMPT) -> tuple[FullCache, KVCache]:
+    """The full cache of a prompt and the method's draft cache of it."""
+    snapshot = examples.snapshot(method, tokens)
+    snapshot.cache.rewind(tokens)
+    return snapshot.cache, make(method).compress(snapshot, seed=3)
+
+
+def kind(method: Method) -> str:
+    return str(make(method).kind)
+
+
+@methods
+@pytest.mark.parametrize("tokens", BOUNDARIES)
+def test_prompts_around_every_boundary(method: Method, tokens: int) -> None:
+    full, cache = compressed(method, tokens)
+
+    assert type(cache) is make(method).cache_class
+    assert cache.tokens == cache.committed == tokens
+    assert attended(cache).isfinite().all()
+    for _ in range(3):
+        examples.decoder().forward([Block(cache, [7, 8, 9])])
+        cache.commit(2)
+    assert cache.tokens == tokens + 6
+    assert full.tokens == tokens
+
+
+@methods
+@pytest.mark.parametrize("tokens", BOUNDARIES)
+def test_a_cache_that_keeps_everything_attends_as_the_full_one_does(method: Method, tokens: int) -> None:
+    """A-GEN-1, bit for bit; for `none` at every length."""
+    full, cache = compressed(method, tokens)
+    exact = all(
+        torch.equal(ours, expected)
+        for layer in range(ARCHITECTURE.n_layers)
+        for ours, expected in zip(cache.materialize(layer), full.materialize(layer), strict=True)
+    )
+    if kind(method) == "none":
+        assert exact
+    if exact:
+        assert torch.equal(attended(cache), attended(full))
+
+
+@methods
+def test_the_full_cache_is_left_as_it_is_and_compressing_again_gives_the_same(method: Method) -> None:
+    full, cache = compressed(method)
+    before, held = state(full), full.nbytes()
+    again = make(method).compress(examples.snapshot(method, PROMPT), seed=3)
+
+    assert state(again) == state(cache)
+    assert state(full) == before
+    assert full.nbytes() == held
+
+
+@methods
+def test_the_seed_matters_to_noise_alone(method: Method) -> None:
+    _, cache = compressed(method)
+    other = make(method).compress(examples.snapshot(method, PROMPT), seed=4)
+
+    assert (state(other) != state(cache)) == (kind(method) == "noise")
+
+
+@methods
+def test_attention_is_that_over_the_materialised_entries(method: Method) -> None:
+    """A-GEN-2; in what is materialised, position -1 is padding."""
+    _, cache = compressed(method)
+    append(cache, 40, seed=5)
+    cache.commit(40)
+    ours = attended(cache, 3)
+    for layer in range(ARCHITECTURE.n_layers):
+        keys, values = (examples.entries(cache, 3, seed)[layer] for seed in (77, 78))
+        queries = examples.entries(cache, 3, 79, ARCHITECTURE.n_heads)[layer]
+        for head, (k, v, positions) in enumerate(zip(*cache.materialize(layer), strict=True)):
+            real = positions >= 0
+            k = torch.cat([k[real], keys[:, head]])[None]
+            v = torch.cat([v[real], values[:, head]])[None]
+            group = slice(head * ARCHITECTURE.group_size, (head + 1) * ARCHITECTURE.group_size)
+            expected = attention(queries[:, group], k, v, int(real.sum()) + 1)
+            torch.testing.assert_close(ours[layer][:, group].double(), expected, rtol=0, atol=1e-5)
+
+
+Rounds = list[tuple[int, int, int]]
+"""(tokens drafted, tokens committed, seed of the draft's entries); the bonus token may be committed undrafted."""
+rounds = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 13), st.integers(0, 5)).map(
+        lambda r: (r[0], min(r[1], r[0] + 1), r[2])
+    ),
+    max_size=8,
+)
+
+
+@methods
+@pytest.mark.parametrize("tokens", [5, 31, 64, PROMPT])
+@hypothesis_settings(max_examples=12)
+@given(pattern=rounds)
+def test_drafting_and_committing_is_committing(method: Method, tokens: int, pattern: Rounds) -> None:
+    """A-GEN-6: whatever was drafted and rejected, the cache is that of the verified tokens."""
+    full, drafted = compressed(method, tokens)
+    _, direct = compressed(method, tokens)
+    for number, (length, committed, seed) in enumerate(pattern):
+        for i in range(length):
+            append(drafted, 1, seed=seed + i)
+        append(full, 14, seed=1000 + number)
+        full.commit(committed)
+        drafted.commit(committed, full)
+        direct.commit(committed, full)
+        assert drafted.tokens == drafted.committed == full.committed
+
+    assert state(drafted) == state(direct)
+
+
+@methods
+@hypothesis_settings(max_examples=12)
+@given(pattern=rounds)
+def test_verified_entries_and_written_ones_commit_alike(method: Method, pattern: Rounds) -> None:
+    """Decoding from the lossy cache itself and refreshing from a full cache of the same entries do the same."""
+    full, verified = compressed(method)
+    _, written = compressed(method)
+    for number, (_, committed, _) in enumerate(pattern):
+        for cache in (full, written):
+            append(cache, 14, seed=1000 + number)
+        full.commit(committed)
+        verified.commit(committed, full)
+        written.commit(committed)
+
+    assert state(verified) == state(written)
+
+
+@methods
+@hypothesis_settings(max_examples=12)
+@given(before=rounds, lengths=st.lists(st.integers(1, 40), min_size=1, max_size=4))
+def test_a_roll_back_leaves_nothing(method: Method, before: Rounds, lengths: list[int]) -> None:
+    _, cache = compressed(method)
+    for number, (length, committed, _) in enumerate(before):
+        append(cache, length + 1, seed=number)
+        cache.commit(committed)
+    shown = state(cache)
+    for seed, length in enumerate(lengths):
+        append(cache, length, seed=seed)
+    cache.roll_back()
+
+    assert state(cache) == shown
+
+
+@methods
+def test_committing_nothing_changes_nothing(method: Method) -> None:
+    full, cache = compressed(method)
+    before = state(cache)
+    cache.commit(0)
+    append(cache, 5, seed=1)
+    cache.commit(0)
+    append(cache, 5, seed=2)
+    cache.commit(0, full)
+
+    assert state(cache) == before
+
+
+@methods
+def test_drafting_compresses_nothing(method: Method) -> None:
+    """Entries of before stay as they are however far a draft goes."""
+    _, cache = compressed(method)
+    before = [[x.clone() for x in cache.materialize(layer)] for layer in range(2)]
+    append(cache, 200, seed=1)
+    for layer, shown in enumerate(before):
+        for now, then in zip(cache.materialize(layer), shown, strict=True):
+            assert torch.equal(now[:, : then.shape[1]], then) or -1 in then
+
+
+@methods
+@pytest.mark.parametrize("tokens", [20, 33, 60, PROMPT])
+def test_within_the_horizon_one_pass_shows_what_one_by_one_does(method: Method, tokens: int) -> None:
+    """What the divergence relies on: as many rows at once as no commit in between would have changed."""
+    _, at_once = compressed(method, tokens)
+    _, one_by_one = compressed(method, tokens)
+    count = min(30, at_once.horizon())
+    keys, values = (examples.entries(at_once, count, seed) for seed in (1, 2))
+    queries = examples.entries(at_once, count, 3, ARCHITECTURE.n_heads)
+    rows = []
+    for row in (slice(i, i + 1) for i in range(count)):
+        for layer in range(ARCHITECTURE.n_layers):
+            one_by_one.write(layer, keys[layer][row], values[layer][row])
+            rows.append(one_by_one.attend(layer, queries[layer][row]))
+        one_by_one.advance(1)
+        one_by_one.commit(1)
+    for layer in range(ARCHITECTURE.n_layers):
+        at_once.write(layer, keys[layer], values[layer])
+        together = at_once.attend(layer, queries[layer])
+        assert torch.equal(together, torch.cat(rows[layer :: ARCHITECTURE.n_layers]))
+
+
+@methods
+@pytest.mark.parametrize("tokens", [1, 33, PROMPT])
+def test_bytes_are_those_of_every_tensor_held(method: Method, tokens: int) -> None:
+    """A-ACC-1, after the prompt, while drafting, and after commits that compress."""
+    full, cache = compressed(method, tokens)
+    assert sum(cache.nbytes().values()) == examples.held_bytes(cache)
+    for number in range(4):
+        append(cache, 70, seed=number)
+        assert sum(cache.nbytes().values()) == examples.held_bytes(cache)
+        cache.commit(41)
+        assert sum(cache.nbytes().values()) == examples.held_bytes(cache)
+
+    assert min(cache.nbytes().values()) >= 0
+    assert sum(full.nbytes().values()) == examples.held_bytes(full)
+
+
+@methods
+def test_a_compressed_cache_is_smaller_than_the_full_one(method: Method) -> None:
+    """A-GEN-7: also the guard against a method that was bypassed."""
+    full, cache = compressed(method, 400)
+    ours, whole = (sum(c.nbytes().values()) for c in (cache, full))
+
+    if kind(method) == "none":
+        assert ours >= whole
+    else:
+        assert ours < whole
+
+
+@methods
+@pytest.mark.parametrize("tokens", [1, 33, PROMPT, 400])
+def test_the_estimate_is_right_to_within_a_page(method: Method, tokens: int) -> None:
+    """A page for what is exact and a block for what is codes, in every store that the cache has."""
+    _, cache = compressed(method, tokens)
+    name, options = method
+    estimate = examples.lookup("compressor", name).estimate_bytes(options, ARCHITECTURE, tokens, 4)
+    page = PAGE_TOKENS * ARCHITECTURE.kv_bytes_per_token(4)
+
+    assert abs(sum(cache.nbytes().values()) - estimate) <= 2 * page
+
+
+@methods
+def test_heads_of_a_layer_keep_different_positions_but_equally_many(method: Method) -> None:
+    """A-DROP-5, and no position twice; what has been generated is all there."""
+    _, cache = compressed(method)
+    append(cache, 9, seed=1)
+    cache.commit(9)
+    for layer in range(ARCHITECTURE.n_layers):
+        _, _, positions = cache.materialize(layer)
+        held = [row[row >= 0].tolist() for row in positions]
+        assert len({len(row) for row in held}) == 1
+        for row in held:
+            assert len(set(row)) == len(row)
+            assert set(range(PROMPT, PROMPT + 9)) <= set(row)
+            assert max(row) == PROMPT + 8
+
+
+DROPPING = {name: method for name, method in METHODS.items() if kind(method) in ("drop", "none")}
+
+
+@pytest.mark.parametrize("method", DROPPING.values(), ids=DROPPING)
+def test_kept_entries_are_those_of_their_positions(method: Method) -> None:
+    full, cache = compressed(method)
+    for layer in range(ARCHITECTURE.n_layers):
+        expected_k, expected_v, _ = full.materialize(layer)
+        for head, (k, v, positions) in enumerate(zip(*cache.materialize(layer), strict=True)):
+            real = positions >= 0
+            assert torch.equal(k[real], expected_k[head, positions[real]])
+            assert torch.equal(v[real], expected_v[head, positions[real]])
+
+
+@methods
+def test_chunked_prefill_gives_the_same_cache(method: Method) -> None:
+    """A-GEN-4: the same positions, the same entries but for what rounding does to a prefill."""
+    ids, compressor = tiny.token_ids(PROMPT), make(method)
+    caches = [compressor.compress(examples.prefill(ids, compressor, chunk=chunk), seed=3) for chunk in (PROMPT, 7, 64)]
+    for layer in range(ARCHITECTURE.n_layers):
+        k, v, positions = caches[0].materialize(layer)
+        for other in caches[1:]:
+            other_k, other_v, other_positions = other.materialize(layer)
+            assert torch.equal(other_positions, positions)
+            for ours, theirs in ((k, other_k), (v, other_v)):
+                # A value at the border of two codes may fall to either side, nothing more.
+                moved = (ours - theirs).abs() > 1e-4
+                assert not moved.any() or (kind(method) == "quantise" and moved.float().mean() < 1e-3)
+
+
+@methods
+def test_estimates_grow_with_the_prompt(method: Method) -> None:
+    name, options = method
+    cls = examples.lookup("compressor", name)
+    sizes = [cls.estimate_bytes(options, ARCHITECTURE, tokens, 2) for tokens in (1, 100, 10_000, 100_000)]
+
+    assert sizes == sorted(sizes)
+    assert sizes[0] > 0
+
+
+def test_pages_are_the_store_under_test() -> None:
+    """These are the tests of the CPU's float32 caches; TensorStore is tried in the engine's tests."""
+    full, _ = compressed(("none", examples.example_options("none")[0]))
+
+    assert isinstance(full.store, PagedStore)
