@@ -60,18 +60,29 @@ class KVCache(ABC):
         return 1 << 30
 
 
-class FullCache(KVCache):
-    """Every token's exact entry; entry i is position i."""
+class EntryCache(KVCache):
+    """A cache whose attention runs over entries 0, 1, 2, ... of one exact store, uncommitted tokens last."""
 
-    def __init__(self, shape: KVShape) -> None:
-        super().__init__(shape)
+    def __init__(self, shape: KVShape, tokens: int = 0) -> None:
+        super().__init__(shape, tokens)
         self.store: ExactStore = make_store(shape)
 
+    @abstractmethod
+    def entries(self) -> int:
+        """Entries in use, uncommitted ones included; the next token becomes entry `entries()`."""
+
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.store.write(layer, self.tokens, k, v)
+        self.store.write(layer, self.entries(), k, v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.store.attend(layer, q, self.tokens + 1)
+        return self.store.attend(layer, q, self.entries() + 1)
+
+
+class FullCache(EntryCache):
+    """Every token's exact entry; entry i is position i."""
+
+    def entries(self) -> int:
+        return self.tokens
 
     def rewind(self, tokens: int) -> None:
         """Forgets everything from position `tokens` on, committed or not: how each cell returns to the snapshot."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from vcbench.engine.batch_attention import BatchAttention
 from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.linear import Linear, RowMode, set_tiles
 from vcbench.engine.mlp import FeedForward
@@ -113,15 +114,10 @@ class Decoder:
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         """Logits [sum of block lengths, V], float32; the caches have advanced by their blocks (uncommitted)."""
         x, positions = self._embed(blocks)
+        attention = BatchAttention([(block.cache, len(block.token_ids)) for block in blocks])
         for index, layer in enumerate(self.weights.layers):
             q, k, v = self._project(layer, self._attention_input(layer, x), positions)
-            mixed, start = [], 0
-            for block in blocks:
-                rows = slice(start, start + len(block.token_ids))
-                block.cache.write(index, k[rows], v[rows])
-                mixed.append(block.cache.attend(index, q[rows]))
-                start = rows.stop
-            x = self._finish_layer(index, layer, x, torch.cat(mixed) if len(mixed) > 1 else mixed[0])
+            x = self._finish_layer(index, layer, x, attention(index, q, k, v))
         for block in blocks:
             block.cache.advance(len(block.token_ids))
         return self._logits(x)

@@ -7,11 +7,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.stores import ExactStore, KVShape, make_store
+from vcbench.engine.cache import EntryCache, FullCache
+from vcbench.engine.stores import ExactStore, KVShape
 
 
-class KeptCache(KVCache):
+class KeptCache(EntryCache):
     """Chosen prompt entries, moved together, followed by the tokens generated since.
 
     Heads of a layer keep different positions but equally many. Entries 0 .. kept - 1 are the chosen ones, in ascending
@@ -24,7 +24,6 @@ class KeptCache(KVCache):
         super().__init__(shape, prompt)
         self.prompt = prompt
         self.positions = positions.to(torch.int32)
-        self.store: ExactStore = make_store(shape)
 
     @property
     def kept(self) -> int:
@@ -41,14 +40,7 @@ class KeptCache(KVCache):
         return cache
 
     def entries(self) -> int:
-        """Entries in use, uncommitted ones included."""
         return self.kept + self.tokens - self.prompt
-
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.store.write(layer, self.entries(), k, v)
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.store.attend(layer, q, self.entries() + 1)
 
     def commit(self, count: int, verified: FullCache | None = None) -> None:
         self.roll_back()
@@ -68,7 +60,7 @@ class KeptCache(KVCache):
         return {"kept": kept, "tail": total - kept, "positions": self.positions.nbytes}
 
 
-class WindowCache(KVCache):
+class WindowCache(EntryCache):
     """The first `sinks` tokens and the last `window`, original positions.
 
     Entries 0 .. sinks - 1 are the sinks, the next `window` a ring (token p in slot p mod window), then the uncommitted
@@ -78,7 +70,6 @@ class WindowCache(KVCache):
     def __init__(self, shape: KVShape, sinks: int, window: int) -> None:
         super().__init__(shape)
         self.sinks, self.window = sinks, window
-        self.store: ExactStore = make_store(shape)
 
     @classmethod
     def of_prompt(cls, full: FullCache, sinks: int, window: int) -> WindowCache:
@@ -98,13 +89,7 @@ class WindowCache(KVCache):
         """The entry of a committed token."""
         return position if position < self.sinks else self.sinks + (position - self.sinks) % self.window
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.store.write(layer, self._tail(), k, v)
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.store.attend(layer, q, self._tail() + 1)
-
-    def _tail(self) -> int:
+    def entries(self) -> int:
         return self.held() + self.tokens - self.committed
 
     def commit(self, count: int, verified: FullCache | None = None) -> None:
@@ -126,8 +111,8 @@ class WindowCache(KVCache):
         return max(1, self.sinks + self.window - self.committed)
 
     def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        k, v = self.store.read_range(layer, 0, self._tail())
-        positions = torch.empty(self._tail(), dtype=torch.int64)
+        k, v = self.store.read_range(layer, 0, self.entries())
+        positions = torch.empty(self.entries(), dtype=torch.int64)
         oldest = max(0, self.committed - self.held() + min(self.sinks, self.committed))
         for p in [*range(min(self.sinks, self.committed)), *range(oldest, self.committed)]:
             positions[self.slot(p)] = p

@@ -6,6 +6,7 @@ A store knows entries 0, 1, 2, ... and nothing of positions: a cache decides whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +126,7 @@ class PagedStore(ExactStore):
         pages.write_entries(self._table, keys_at, values_at, self._head_bytes, self.width, start, _array(k), _array(v))
 
     def read(self, layer: int, entries: Tensor) -> tuple[Tensor, Tensor]:
-        self._check(int(entries.max()) + 1 if entries.numel() else 0)
+        self.check(int(entries.max()) + 1 if entries.numel() else 0)
         keys_at, values_at = self._offsets(layer)
         k = torch.empty((*entries.shape, self.shape.head_dim))
         v = torch.empty_like(k)
@@ -135,15 +136,7 @@ class PagedStore(ExactStore):
         return k, v
 
     def attend(self, layer: int, q: Tensor, first_visible: int) -> Tensor:
-        n = q.shape[0]
-        self._check(first_visible + n - 1)
-        keys_at, values_at = self._offsets(layer)
-        group = self.shape.n_heads // self.shape.n_kv_heads
-        out = torch.empty((n, self.shape.n_kv_heads, group, self.shape.head_dim))
-        attention.attend_pages(
-            _array(q), self._table, keys_at, values_at, self._head_bytes, first_visible, self.width, out.numpy()
-        )
-        return out.view(n, self.shape.n_heads, self.shape.head_dim)
+        return PageBatch([(self, first_visible - 1, q.shape[0])]).attend(layer, q)
 
     def drop_front(self, entries: int) -> None:
         del self._pages[: entries // attention.BLOCK]
@@ -160,9 +153,42 @@ class PagedStore(ExactStore):
         """Byte offsets of a layer's keys and values inside a page, and bytes between KV heads."""
         return (*self._offsets(layer), self._head_bytes)
 
-    def _check(self, entries: int) -> None:
+    def check(self, entries: int) -> None:
+        """Raises IndexError unless there is room for this many entries."""
         if entries > len(self._pages) * attention.BLOCK:
             raise IndexError(f"entry {entries - 1} of a store that holds {len(self._pages) * attention.BLOCK}")
+
+
+class PageBatch:
+    """A ragged batch over paged stores, ready to attend in any layer.
+
+    Valid while the stores neither grow nor shrink.
+    """
+
+    def __init__(self, parts: Sequence[tuple[PagedStore, int, int]]) -> None:
+        """parts: for each request its store, the entry of its first row and its number of rows, all in one shape.
+
+        Row i of a request sees entries up to first entry + i; rows of the batch lie one request after the other.
+        """
+        self._shape, self._width = parts[0][0].shape, parts[0][0].width
+        self._layout = parts[0][0].layout
+        for store, entry, rows in parts:
+            store.check(entry + rows)
+        tables = [store.table() for store, _, _ in parts]
+        self._tables = np.concatenate(tables)
+        self._table_at = np.cumsum([0, *(len(table) for table in tables[:-1])])
+        self._rows_at = np.cumsum([0, *(rows for _, _, rows in parts)])
+        self._visible = np.array([entry + 1 for _, entry, _ in parts], np.int64)
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """Attention of q: [n, H, D]; returns [n, H, D]."""
+        heads = self._shape.n_kv_heads
+        out = torch.empty((q.shape[0], heads, self._shape.n_heads // heads, self._shape.head_dim))
+        attention.attend_pages(
+            _array(q), self._rows_at, self._tables, self._table_at, self._visible, *self._layout(layer), self._width,
+            out.numpy(),
+        )  # fmt: skip
+        return out.view(q.shape)
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:

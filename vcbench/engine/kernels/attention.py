@@ -99,22 +99,23 @@ def lane_total(row_sum: Any, row: int) -> Any:
 
 
 @numba.njit(nogil=True)
-def combine_row(part_max: Any, part_sum: Any, part_acc: Any, head: int, row: int, out: Any) -> None:
-    """out[:] = the attention of one row from its chunks, combined in ascending order."""
+def combine_row(part_max: Any, part_sum: Any, part_acc: Any, first: int, step: int, chunks: int, out: Any) -> None:
+    """out[:] = the attention of one row from its chunks, parts first, first + step, ..., combined in this order."""
     highest = LOWEST
-    for c in range(part_max.shape[1]):
-        highest = max(highest, part_max[head, c, row])
+    for c in range(chunks):
+        highest = max(highest, part_max[first + c * step])
     total = Float(0)
     size = out.shape[0]
     for d in range(size):
         out[d] = Float(0)
-    for c in range(part_max.shape[1]):
-        if part_sum[head, c, row] == Float(0):
+    for c in range(chunks):
+        part = first + c * step
+        if part_sum[part] == Float(0):
             continue
-        weight = exp(part_max[head, c, row] - highest)
-        total = fma(part_sum[head, c, row], weight, total)
+        weight = exp(part_max[part] - highest)
+        total = fma(part_sum[part], weight, total)
         for d in range(size):
-            out[d] = fma(part_acc[head, c, row, d], weight, out[d])
+            out[d] = fma(part_acc[part, d], weight, out[d])
     for d in range(size):
         out[d] /= total
 
@@ -127,46 +128,75 @@ def first_row_beyond(entry: int, first_visible: int, rows: int, group: int) -> i
     return min(rows, (entry - first_visible + 1) * group)
 
 
+@numba.njit(nogil=True)
+def owner(starts: Any, index: int) -> Any:
+    """The part that an index falls into: the last b with starts[b] <= index."""
+    return np.searchsorted(starts, index, side="right") - 1
+
+
+@numba.njit(nogil=True)
+def attend_chunk(
+    q: Any, group: int, head: int, table: Any, chunk: int, blocks: int, keys_at: int, values_at: int,
+    head_bytes: int, first_visible: int, row_max: Any, row_sums: Any, acc: Any,
+) -> None:  # fmt: skip
+    """One KV head's query rows over one chunk of pages. q: [n, H, D]; row_max, row_sums: [rows]; acc: [rows, width]."""
+    rows, width, depth = acc.shape[0], acc.shape[1], q.shape[2]
+    query = np.empty((rows, depth), np.float32)
+    head_rows(q, head, group, Float(1.0 / np.sqrt(depth)), query)
+    scores = np.empty((rows, SCORE_STRIDE), np.float32)
+    row_sum = np.zeros((rows, BLOCK), np.float32)
+    row_max[:] = LOWEST
+    acc[:] = Float(0)
+    for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
+        first = first_row_beyond(block * BLOCK, first_visible, rows, group)
+        page = table[block] + head * head_bytes
+        block_step(
+            query, first, rows, group, first_visible - block * BLOCK, page + keys_at, page + values_at, depth, width,
+            scores, row_max, row_sum, acc,
+        )  # fmt: skip
+    for r in range(rows):
+        row_sums[r] = lane_total(row_sum, r)
+
+
 @numba.njit(parallel=True, nogil=True, cache=True)
 def attend_pages(
-    q: Any, table: Any, keys_at: int, values_at: int, head_bytes: int, first_visible: int, width: int, out: Any
-) -> None:
-    """Attention of query rows over paged float32 entries.
+    q: Any, rows_at: Any, tables: Any, table_at: Any, visible: Any, keys_at: int, values_at: int, head_bytes: int,
+    width: int, out: Any,
+) -> None:  # fmt: skip
+    """Attention of a ragged batch over paged float32 entries.
 
-    q: [n, H, D]. table: int64 addresses of pages of 64 entries. keys_at, values_at: byte offsets of this layer inside a
-    page; head_bytes: bytes between KV heads. Token i sees first_visible + i entries. out: [n, Hk, H / Hk, D].
+    q: [n, H, D]; request b owns rows rows_at[b] .. rows_at[b + 1] - 1, the i-th of which sees visible[b] + i entries.
+    tables: addresses (int64) of pages of 64 entries, those of request b from table_at[b] on. keys_at, values_at: byte
+    offsets of this layer inside a page; head_bytes: bytes between KV heads. out: [n, Hk, H / Hk, D].
     """
-    n, heads, depth = q.shape
-    kv_heads = out.shape[1]
-    group = heads // kv_heads
-    rows = n * group
-    scale = Float(1.0 / np.sqrt(depth))
-    blocks = (first_visible + n - 1 + BLOCK - 1) // BLOCK
-    chunks = (blocks + CHUNK_BLOCKS - 1) // CHUNK_BLOCKS
-    part_max = np.empty((kv_heads, chunks, rows), np.float32)
-    part_sum = np.empty((kv_heads, chunks, rows), np.float32)
-    part_acc = np.empty((kv_heads, chunks, rows, width), np.float32)
-    for task in numba.prange(kv_heads * chunks):
-        head = task // chunks
-        chunk = task % chunks
-        query = np.empty((rows, depth), np.float32)
-        head_rows(q, head, group, scale, query)
-        scores = np.empty((rows, SCORE_STRIDE), np.float32)
-        row_sum = np.zeros((rows, BLOCK), np.float32)
-        row_max = part_max[head, chunk]
-        row_max[:] = LOWEST
-        acc = part_acc[head, chunk]
-        acc[:] = Float(0)
-        for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
-            first = first_row_beyond(block * BLOCK, first_visible, rows, group)
-            page = table[block] + head * head_bytes
-            block_step(
-                query, first, rows, group, first_visible - block * BLOCK, page + keys_at, page + values_at,
-                depth, width, scores, row_max, row_sum, acc,
-            )  # fmt: skip
-        for r in range(rows):
-            part_sum[head, chunk, r] = lane_total(row_sum, r)
-    for task in numba.prange(kv_heads * rows):
-        head = task // rows
-        row = task % rows
-        combine_row(part_max, part_sum, part_acc, head, row, out[row // group, head, row % group])
+    requests, kv_heads, group = visible.shape[0], out.shape[1], out.shape[2]
+    task_at = np.zeros(requests + 1, np.int64)
+    part_at = np.zeros(requests + 1, np.int64)
+    for b in range(requests):
+        tokens = rows_at[b + 1] - rows_at[b]
+        blocks = (visible[b] + tokens - 1 + BLOCK - 1) // BLOCK
+        tasks = kv_heads * ((blocks + CHUNK_BLOCKS - 1) // CHUNK_BLOCKS)
+        task_at[b + 1] = task_at[b] + tasks
+        part_at[b + 1] = part_at[b] + tasks * tokens * group
+    part_max = np.empty(part_at[requests], np.float32)
+    part_sum = np.empty(part_at[requests], np.float32)
+    part_acc = np.empty((part_at[requests], width), np.float32)
+    for task in numba.prange(task_at[requests]):
+        b = owner(task_at, task)
+        chunks = (task_at[b + 1] - task_at[b]) // kv_heads
+        mine = task - task_at[b]
+        rows = (rows_at[b + 1] - rows_at[b]) * group
+        parts = slice(part_at[b] + mine * rows, part_at[b] + (mine + 1) * rows)
+        blocks = (visible[b] + rows_at[b + 1] - rows_at[b] - 1 + BLOCK - 1) // BLOCK
+        attend_chunk(
+            q[rows_at[b] : rows_at[b + 1]], group, mine // chunks, tables[table_at[b] :], mine % chunks, blocks,
+            keys_at, values_at, head_bytes, visible[b], part_max[parts], part_sum[parts], part_acc[parts],
+        )  # fmt: skip
+    for row in range(q.shape[0]):
+        b = owner(rows_at, row)
+        rows = (rows_at[b + 1] - rows_at[b]) * group
+        chunks = (task_at[b + 1] - task_at[b]) // kv_heads
+        for head in range(kv_heads):
+            for g in range(group):
+                first = part_at[b] + head * chunks * rows + (row - rows_at[b]) * group + g
+                combine_row(part_max, part_sum, part_acc, first, rows, chunks, out[row, head, g])

@@ -137,9 +137,9 @@ def attend_quantised(
     scale = Float(1.0 / np.sqrt(depth))
     blocks = (first_visible + n - 1 + BLOCK - 1) // BLOCK
     chunks = (blocks + CHUNK_BLOCKS - 1) // CHUNK_BLOCKS
-    part_max = np.empty((kv_heads, chunks, rows), np.float32)
-    part_sum = np.empty((kv_heads, chunks, rows), np.float32)
-    part_acc = np.empty((kv_heads, chunks, rows, width), np.float32)
+    part_max = np.empty(kv_heads * chunks * rows, np.float32)
+    part_sum = np.empty(kv_heads * chunks * rows, np.float32)
+    part_acc = np.empty((kv_heads * chunks * rows, width), np.float32)
     for task in numba.prange(kv_heads * chunks):
         head = task // chunks
         chunk = task % chunks
@@ -149,9 +149,10 @@ def attend_quantised(
         value_tile = np.zeros((BLOCK, width), np.float32)
         scores = np.empty((rows, SCORE_STRIDE), np.float32)
         row_sum = np.zeros((rows, BLOCK), np.float32)
-        row_max = part_max[head, chunk]
+        parts = slice(task * rows, (task + 1) * rows)
+        row_max = part_max[parts]
         row_max[:] = LOWEST
-        acc = part_acc[head, chunk]
+        acc = part_acc[parts]
         acc[:] = Float(0)
         for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
             page = table[block - tail_block] + head * head_bytes if block >= tail_block else 0
@@ -185,8 +186,10 @@ def attend_quantised(
                 scores, row_max, row_sum, acc,
             )  # fmt: skip
         for r in range(rows):
-            part_sum[head, chunk, r] = lane_total(row_sum, r)
-    for task in numba.prange(kv_heads * rows):
-        head = task // rows
-        row = task % rows
-        combine_row(part_max, part_sum, part_acc, head, row, out[row // group, head, row % group])
+            part_sum[task * rows + r] = lane_total(row_sum, r)
+    for head in range(kv_heads):
+        for row in range(rows):
+            combine_row(
+                part_max, part_sum, part_acc, head * chunks * rows + row, rows, chunks,
+                out[row // group, head, row % group],
+            )  # fmt: skip
