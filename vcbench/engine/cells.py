@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +50,37 @@ OnEnd = Callable[[Generation], None]
 StreamFactory = Callable[[], TextStream]
 
 
+def _verifier(decoder: Decoder, caches: Mapping[str, KVCache], drafter: CacheLevel) -> CacheLevel:
+    return CacheLevel(decoder, caches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a cell is put together from; the lossless gate replaces parts for its controls and its injected faults."""
+
+    progress: Callable[[Request, StreamFactory | None], Progress] = Progress
+    drafter: Callable[[Decoder, Mapping[str, KVCache]], CacheLevel] = CacheLevel
+    verifier: Callable[[Decoder, Mapping[str, KVCache], CacheLevel], CacheLevel] = _verifier
+
+
+PARTS = Parts()
+
+
+class RunCell(Protocol):
+    """How a runner calls `run_cell`, or what stands in for it."""
+
+    def __call__(
+        self,
+        decoder: Decoder,
+        setup: CellSetup,
+        batch: Sequence[Prefilled],
+        *,
+        on_end: OnEnd,
+        stream: StreamFactory | None = None,
+    ) -> BatchTiming:
+        """Decodes a batch to its end."""
+
+
 def run_cell(
     decoder: Decoder,
     setup: CellSetup,
@@ -57,9 +88,10 @@ def run_cell(
     *,
     on_end: OnEnd,
     stream: StreamFactory | None = None,
+    parts: Parts = PARTS,
 ) -> BatchTiming:
     """Decodes a batch to its end and calls `on_end` with each generation as it ends. Snapshots are left as found."""
-    return _CellRun(decoder, setup, batch, on_end, stream).run()
+    return _CellRun(decoder, setup, batch, on_end, stream, parts).run()
 
 
 class _CellRun:
@@ -72,10 +104,11 @@ class _CellRun:
         batch: Sequence[Prefilled],
         on_end: OnEnd,
         stream: StreamFactory | None,
+        parts: Parts,
     ) -> None:
-        self.decoder, self.setup, self.on_end = decoder, setup, on_end
+        self.decoder, self.setup, self.on_end, self.parts = decoder, setup, on_end, parts
         self.batch = {item.request.id: item for item in batch}
-        self.progress = {key: Progress(item.request, stream) for key, item in self.batch.items()}
+        self.progress = {key: parts.progress(item.request, stream) for key, item in self.batch.items()}
         self.timing = BatchTiming()
         self.reported: set[str] = set()
         self.started = 0.0
@@ -83,8 +116,9 @@ class _CellRun:
     def run(self) -> BatchTiming:
         started = time.perf_counter()
         self.drafts = self._compress()
-        self.full = CacheLevel(self.decoder, {key: item.prefill.cache for key, item in self.batch.items()})
-        self.drafter = CacheLevel(self.decoder, self.drafts)
+        self.drafter = self.parts.drafter(self.decoder, self.drafts)
+        snapshots = {key: item.prefill.cache for key, item in self.batch.items()}
+        self.full = self.parts.verifier(self.decoder, snapshots, self.drafter)
         self.kv_start = {key: self._bytes(key) for key in self.batch}
         self.started = time.perf_counter()
         self.timing.compress_s = self.started - started

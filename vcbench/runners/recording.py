@@ -113,6 +113,9 @@ def provenance(bench: Workbench, threads: int) -> dict[str, Any]:
             "revision": bench.files.revision,
             "weights_sha256": bench.files.weights_sha256,
             "tokenizer_sha256": identity.tokenizer_sha256,
+            "architecture_sha256": identity.architecture_sha256,
+            "vocab_size": bench.files.architecture.vocab_size,
+            "stop_ids": list(identity.stop_ids),
             "dtype": identity.dtype,
             "device": identity.device,
         },
@@ -121,6 +124,7 @@ def provenance(bench: Workbench, threads: int) -> dict[str, Any]:
             "code_sha256": identity.code_sha256,
             "kernels": dict(identity.kernels),
             "decoding_threads": threads,
+            **({"injected_fault": bench.fault} if bench.fault is not None else {}),
         },
     )
 

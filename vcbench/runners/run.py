@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
-from vcbench.engine.cells import Prefilled, run_cell
+from vcbench.engine.cells import Prefilled, RunCell, run_cell
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.divergence import measure_divergence
 from vcbench.engine.environment import set_threads
@@ -35,19 +35,21 @@ from vcbench.runners.warmup import warm_up
 from vcbench.tasks.base import Prompt
 
 
-def execute(config: RunConfig, *, console: Console) -> Path:
+def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, fault: str | None = None) -> Path:
     """Runs or finishes a configuration and returns the run's directory.
+
+    `fault` names what is wrong with an `engine` that the lossless gate has broken on purpose; it enters every cell id.
 
     Raises VcbenchError before anything is written when the model, the plan or the prompts are not usable, and
     RecordError when the disk fails; the same call then goes on where it stopped.
     """
-    bench = prepare(config)
+    bench = prepare(config, fault=fault)
     threads = set_threads(config.engine.threads)
     run = open_run(bench, threads, console)
     with run:
         for note in run.dropped:
             console.print(f"dropped: {note}", markup=False)
-        _Runner(bench, run, console).run()
+        _Runner(bench, run, console, engine).run()
         run.finish()
     return run.path
 
@@ -55,8 +57,8 @@ def execute(config: RunConfig, *, console: Console) -> Path:
 class _Runner:
     """One run in progress."""
 
-    def __init__(self, bench: Workbench, run: RunDirectory, console: Console) -> None:
-        self.bench, self.directory, self.console = bench, run, console
+    def __init__(self, bench: Workbench, run: RunDirectory, console: Console, engine: RunCell) -> None:
+        self.bench, self.directory, self.console, self.engine = bench, run, console, engine
         self.prompted: set[tuple[str, str]] = set()
         self.answers: dict[tuple[str, str, str], list[int] | None] = {}
         self.diverged: set[tuple[str, str, str]] = set()
@@ -169,7 +171,7 @@ class _Runner:
             prompt = todo[generation.request_id]
             self._record(cell, prompt, recording.request_line(cell, prompt, generation, self.bench.tokenizer))
 
-        timing = run_cell(
+        timing = self.engine(
             decoder,
             cell_setup(cell, self.bench.config.seed),
             [snapshot for prompt, snapshot in batch if prompt.id in todo],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ class Workbench:
     plan: Plan
     tokenizer: Tokenizer
     prompts: Mapping[str, list[Prompt]]
+    fault: str | None = None
 
     def request(self, task: TaskConfig, prompt: Prompt) -> Request:
         """What the engine is asked for a prompt."""
@@ -46,14 +47,18 @@ class Workbench:
         )
 
 
-def prepare(config: RunConfig) -> Workbench:
+def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
     """Finds the model, plans the cells and makes the prompts. Raises before anything is loaded or written."""
     files = resolve_model(config.model)
     identity = with_model(identify(config), files)
+    if fault is not None:
+        identity = replace(identity, code_sha256=f"{identity.code_sha256} with {fault}")
     plan = build_plan(config, architecture=files.architecture, identity=identity)
     tokenizer = Tokenizer.from_files(files)
     prompts = {task.name: make_prompts(task, tokenizer, config.seed) for task in config.tasks}
-    return Workbench(config=config, files=files, identity=identity, plan=plan, tokenizer=tokenizer, prompts=prompts)
+    return Workbench(
+        config=config, files=files, identity=identity, plan=plan, tokenizer=tokenizer, prompts=prompts, fault=fault
+    )
 
 
 def make_prompts(task: TaskConfig, tokenizer: Tokenizer, seed: int) -> list[Prompt]:
