@@ -71,7 +71,7 @@ class _TileEmitter:
             [self.address(self.c, self.row_of(r, self.ldc, column), _VECTOR) for column in columns]
             for r in range(self.rows)
         ]
-        start = [[build.load(target, align=4) for target in row] for row in targets]
+        zero = ir.Constant(_VECTOR, [0.0] * LANES)
         head = build.block
         loop, done = build.append_basic_block("depth"), build.append_basic_block("depth.done")
         build.branch(loop)
@@ -89,13 +89,13 @@ class _TileEmitter:
         k.add_incoming(following, loop)
         for r in range(self.rows):
             for v in range(vectors):
-                sums[r][v].add_incoming(start[r][v], head)
+                sums[r][v].add_incoming(zero, head)
                 sums[r][v].add_incoming(updated[r][v], loop)
         build.cbranch(build.icmp_signed("<", following, self.depth), loop, done)
         build.position_at_end(done)
         for row_targets, row_sums in zip(targets, updated, strict=True):
             for target, value in zip(row_targets, row_sums, strict=True):
-                build.store(value, target, align=4)
+                build.store(build.fadd(build.load(target, align=4), value), target, align=4)
 
     def sweep(self, start: Any, vectors: int) -> Any:
         """Strips of `vectors` from column `start` while they fit; returns the first column left over."""
@@ -118,7 +118,7 @@ class _TileEmitter:
 
 @intrinsic(prefer_literal=True)
 def fma_tile(typing_context: Any, rows: Any, a: Any, lda: Any, b: Any, c: Any, ldc: Any, depth: Any, width: Any) -> Any:
-    """C[r, x] = fma(A[r, k], B[k, x], C[r, x]) for k = 0 .. depth - 1 in this order.
+    """C[r, x] += sum of A[r, k] * B[k, x], the sum taken from 0 by fma for k = 0 .. depth - 1 in this order.
 
     rows: literal, 1 .. 6. A: [rows, depth] with row stride lda. B: [depth, width], contiguous, width a multiple of
     LANES. C: [rows, width] with row stride ldc. depth >= 1.
