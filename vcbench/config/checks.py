@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from vcbench.config.feasible import cell_obstacle, task_obstacle
+from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle
 from vcbench.config.reader import BAD, Parsed, Reader
 from vcbench.config.schema import DEFAULT_DRAFT_LENGTH
 from vcbench.models.architecture import Architecture
@@ -33,6 +33,9 @@ def check_feasible(reader: Reader, run: Parsed, architecture: Architecture) -> N
         reason = task_obstacle(task.build(), architecture) if _whole(task) else None
         if reason:
             reader.problem(task.place("max_tokens"), reason, "lower max_tokens")
+        reason = sampling_obstacle(task.build(), architecture) if _whole(task) else None
+        if reason:
+            reader.problem(task.get("sampling").place("logit_bias"), reason, "remove it")
     for cell in run.get("cells") or ():
         method = (run.get("methods") or {}).get(cell.get("method"))
         if not _whole(cell) or (cell.get("method") and (method is None or not _whole(method))):
@@ -43,7 +46,7 @@ def check_feasible(reader: Reader, run: Parsed, architecture: Architecture) -> N
 
 
 def _whole(parsed: Parsed) -> bool:
-    return BAD not in parsed.values.values()
+    return all(_whole(v) if isinstance(v, Parsed) else v is not BAD for v in parsed.values.values())
 
 
 def _check_names(reader: Reader, run: Parsed) -> None:
@@ -72,6 +75,10 @@ def _check_tasks(reader: Reader, tasks: tuple[Parsed, ...]) -> None:
             seen[name] = task.place("name")
         if "" in (task.get("stop") or ()):
             reader.problem(task.place("stop"), "a stop string is empty and would stop at once", "remove it")
+        sampling, cap = task.get("sampling"), task.get("max_tokens")
+        least = sampling.get("min_tokens") if sampling else None
+        if least is not None and cap is not None and least > cap:
+            reader.problem(sampling.place("min_tokens"), f"min_tokens {least} is above max_tokens {cap}", "lower it")
 
 
 def _check_cell(reader: Reader, cell: Parsed, methods: dict[str, Parsed] | None) -> None:

@@ -16,6 +16,14 @@ def task_obstacle(task: TaskConfig, architecture: Architecture) -> str | None:
     return None
 
 
+def sampling_obstacle(task: TaskConfig, architecture: Architecture) -> str | None:
+    """Why the task's sampling makes no sense to the model, or None."""
+    beyond = [token for token in task.sampling.logit_bias if token >= architecture.vocab_size]
+    if beyond:
+        return f"logit_bias names token {beyond[0]}; the model's vocabulary has {architecture.vocab_size}"
+    return None
+
+
 def cell_obstacle(cell: CellConfig, method: MethodConfig | None, architecture: Architecture) -> str | None:
     """Why the cell cannot run on the model, or None."""
     limit = architecture.max_context

@@ -70,7 +70,7 @@ def _plain(value: Any) -> Any:
         options = own.pop("options") if isinstance(value, (TaskConfig, MethodConfig)) else {}
         return {**own, **options}
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 

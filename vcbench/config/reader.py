@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from vcbench.config.limits import limits, within
 from vcbench.config.marks import Node
 from vcbench.errors import Problem
 from vcbench.registry import suggest
@@ -16,6 +18,7 @@ BAD: Any = object()
 """Stands for a value that could not be read; the problem has been noted."""
 LARGEST = 2**63 - 1
 SHOWN = 60
+TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,17}")
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -99,15 +102,18 @@ class Reader:
 
     def refuse_unknown(self, parsed: Parsed, choices: list[str], label: str) -> None:
         """Every key left in `rest` is a problem; `choices` are the keys that it could have been."""
+        unsupported = getattr(parsed.cls, "UNSUPPORTED", ())
         for key, node in parsed.rest.items():
+            if key in unsupported:
+                self.problem(node.where, f"`{key}` in {label} is not supported, and nothing is ignored", "remove it")
+                continue
             hint = "write the options beside the other keys" if key == "options" else suggest(key, sorted(choices))
             self.problem(node.where, f"unknown key `{key}` in {label}", hint)
 
     def in_range(self, value: Any, spec: Field[Any], node: Node) -> bool:
-        minimum = spec.metadata.get("minimum")
-        if minimum is None or value is None or value >= minimum:
+        if within(value, spec):
             return True
-        self.problem(node.where, f"`{spec.name}` must be at least {minimum}, not {value}")
+        self.problem(node.where, f"`{spec.name}` must be {' and '.join(limits(spec))}, not {value}")
         return False
 
     def value(self, hint: Any, node: Node, label: str) -> Any:
@@ -125,7 +131,7 @@ class Reader:
         if origin is tuple:
             return self.items(arguments[0], node, label)
         if origin is not None and issubclass(origin, Mapping):
-            return self.mapping(arguments[1], node, label)
+            return self.mapping(arguments, node, label)
         return node.plain() if hint is Any else self.scalar(hint, node, label)
 
     def union(self, hints: list[Any], union: Any, node: Node, label: str) -> Any:
@@ -152,12 +158,20 @@ class Reader:
         values = [self.value(hint, item, f"{label} item {index}") for index, item in enumerate(node.value)]
         return BAD if BAD in values else tuple(values)
 
-    def mapping(self, hint: Any, node: Node, label: str) -> Any:
+    def mapping(self, hints: tuple[Any, ...], node: Node, label: str) -> Any:
+        """A mapping from names or, where the first of `hints` is int, from token ids."""
         given = {} if node.value is None else node.value
         if not isinstance(given, dict):
-            self.problem(node.where, f"{label} must be a mapping of names, not {_describe(given)}")
+            what = "token ids" if hints[0] is int else "names"
+            self.problem(node.where, f"{label} must be a mapping of {what}, not {_describe(given)}")
             return BAD
-        return {key: self.value(hint, item, f"`{key}`") for key, item in given.items()}
+        if hints[0] is not int:
+            return {key: self.value(hints[1], item, f"`{key}`") for key, item in given.items()}
+        wrong = [key for key in given if not TOKEN_ID.fullmatch(key)]
+        for key in wrong:
+            self.problem(given[key].where, f"{label} has the key {key!r}, which is no token id")
+        values = {int(key): self.value(hints[1], given[key], f"{label} of {key}") for key in given if key not in wrong}
+        return BAD if wrong or BAD in values.values() else values
 
     def scalar(self, hint: type[Any], node: Node, label: str) -> Any:
         value = node.value

@@ -10,7 +10,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 
 from vcbench import registry
+from vcbench.config.limits import limits
 from vcbench.config.reader import keys_of
+from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
     CellConfig,
     EngineConfig,
@@ -42,6 +44,7 @@ PARTS: tuple[tuple[str, type[Any], str], ...] = (
     ("The file", RunConfig, "The top level."),
     ("`model`", ModelConfig, ""),
     ("`tasks`", TaskConfig, "A list."),
+    ("`sampling` of a task", Sampling, ""),
     ("`methods`", MethodConfig, "A mapping from names, made of letters, digits, `.`, `_` and `-`, to methods."),
     ("`cells`", CellConfig, "A list. A matrix with a `lossy` or `vericache` cell needs a `full` one, its baseline."),
     ("`engine`", EngineConfig, ""),
@@ -83,8 +86,7 @@ def _table(cls: type[Any]) -> str:
 
 
 def _type(hint: Any, spec: Field[Any]) -> str:
-    minimum = spec.metadata.get("minimum")
-    return _type_name(hint) + (f", at least {minimum}" if minimum is not None else "")
+    return ", ".join([_type_name(hint), *limits(spec)])
 
 
 def _type_name(hint: Any) -> str:

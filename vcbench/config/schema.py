@@ -1,7 +1,7 @@
 """What a run is: every key of a configuration file, its type, default and meaning.
 
 `docs/config.md` is generated from these classes: a field's `metadata["doc"]` is its line there, and its
-`metadata["minimum"]`, where given, is checked when a file is read.
+limits (`limits.py`), where given, are checked when a file is read.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from vcbench.config.sampling import Sampling
 
 Arm = Literal["full", "lossy", "vericache"]
 Exactness = Literal["bitwise", "fast"]
@@ -52,6 +54,7 @@ class TaskConfig:
     max_tokens: int = field(default=128, metadata=_doc("New tokens per request.", minimum=1))
     stop: tuple[str, ...] = field(default=(), metadata=_doc("Stop strings, beside the model's own stop ids."))
     ignore_eos: bool = field(default=False, metadata=_doc("Decode on past the model's stop ids."))
+    sampling: Sampling = field(default_factory=Sampling, metadata=_doc("How tokens are chosen; greedy unless given."))
     options: Mapping[str, Any] = field(default_factory=dict, metadata=_doc("The task's own options, validated."))
 
 

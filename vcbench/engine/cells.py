@@ -11,7 +11,7 @@ from typing import Protocol
 from vcbench.config.schema import Arm
 from vcbench.engine.cache import KVCache
 from vcbench.engine.decoder import Decoder, Prefill
-from vcbench.engine.levels import NOT_FINITE, CacheLevel
+from vcbench.engine.levels import NOT_FINITE, CacheLevel, Span, choose
 from vcbench.engine.progress import Progress
 from vcbench.engine.rounds import run_round
 from vcbench.engine.stopping import TextStream
@@ -142,7 +142,8 @@ class _CellRun:
         """The first token comes from the prefill's logits, the same for every cell."""
         for key, progress in self.progress.items():
             logits = self.batch[key].prefill.first_logits[None]
-            choice = self.decoder.rows.arg_max(logits)[0]
+            best = self.decoder.rows.arg_max(logits)
+            (choice,) = choose(Span(progress), logits, best)
             if choice == NOT_FINITE:
                 progress.fail(NumericError("logits are not finite at step 0, in the prefill"))
             else:
@@ -201,7 +202,7 @@ def seed_of(seed: int, request_id: str) -> int:
 
 def step_once(level: CacheLevel, active: Sequence[Progress]) -> None:
     """One token for every active request, decoded one by one."""
-    scores = level.score({progress.request.id: [progress.last] for progress in active})
+    scores = level.score([Span(progress) for progress in active])
     for progress in active:
         key = progress.request.id
         if scores[key].choices[0] == NOT_FINITE:

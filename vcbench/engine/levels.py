@@ -17,14 +17,49 @@ NOT_FINITE = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Rows of one request for a level to score: the last `rows` of [last committed token, *drafted]."""
+
+    progress: Progress
+    drafted: Sequence[int] = ()
+    """All tokens proposed since the last commit."""
+    rows: int = 1
+
+    @property
+    def token_ids(self) -> list[int]:
+        """What goes into the model."""
+        return [self.progress.last, *self.drafted][-self.rows :]
+
+    def position(self, row: int) -> int:
+        """The place in the output of the token that follows a row."""
+        return len(self.progress.token_ids) + len(self.drafted) + 1 - self.rows + row
+
+    def output_before(self, row: int) -> list[int]:
+        """The output as it precedes the token that follows a row: what is committed, and the drafts up to there."""
+        return [*self.progress.token_ids, *self.drafted[: len(self.drafted) + 1 - self.rows + row]]
+
+
+@dataclass(frozen=True, slots=True)
 class Scores:
-    """What a level says about one request's block: the greedy choice after each of its rows.
+    """What a level says about one request's rows: the token that it chooses after each of them.
 
     choices: a token id a row, or NOT_FINITE. logits: [rows, V], float32.
     """
 
     choices: list[int]
     logits: Tensor
+
+
+def choose(span: Span, logits: Tensor, best: list[int]) -> list[int]:
+    """The token after each row of a span. `best`: each row's arg-max, or NOT_FINITE, which stays."""
+    selector = span.progress.selector
+    if selector.takes_best:
+        return best
+    rows = logits.cpu().numpy()
+    return [
+        token if token == NOT_FINITE else selector.choose(rows[row], span.output_before(row), span.position(row))
+        for row, token in enumerate(best)
+    ]
 
 
 class Level(ABC):
@@ -35,8 +70,8 @@ class Level(ABC):
         """Up to wanted[id] tokens for each active request; fewer when the level has nothing sensible to offer."""
 
     @abstractmethod
-    def score(self, blocks: Mapping[str, Sequence[int]]) -> dict[str, Scores]:
-        """One forward pass over each request's block; the block's entries stay uncommitted."""
+    def score(self, spans: Sequence[Span]) -> dict[str, Scores]:
+        """One forward pass over the rows of each request; their entries stay uncommitted."""
 
     @abstractmethod
     def commit(self, request_id: str, count: int, verified: FullCache | None) -> None:
@@ -50,26 +85,27 @@ class CacheLevel(Level):
         self.decoder, self.caches = decoder, dict(caches)
 
     def propose(self, wanted: Mapping[str, int], active: Sequence[Progress]) -> dict[str, list[int]]:
-        """Greedy steps of one row a request; a step that is not finite ends that request's draft."""
+        """Steps of one row a request; a step that is not finite ends that request's draft."""
         drafts: dict[str, list[int]] = {progress.request.id: [] for progress in active}
-        latest = {progress.request.id: progress.last for progress in active}
-        while True:
-            going = [key for key, token in latest.items() if token != NOT_FINITE and len(drafts[key]) < wanted[key]]
-            if not going:
-                return drafts
-            scores = self.score({key: [latest[key]] for key in going})
-            for key in going:
-                latest[key] = scores[key].choices[0]
-                if latest[key] != NOT_FINITE:
-                    drafts[key].append(latest[key])
+        going = list(active)
+        while going := [
+            progress for progress in going if len(drafts[progress.request.id]) < wanted[progress.request.id]
+        ]:
+            scores = self.score([Span(progress, drafts[progress.request.id]) for progress in going])
+            chosen = {key: score.choices[0] for key, score in scores.items()}
+            going = [progress for progress in going if chosen[progress.request.id] != NOT_FINITE]
+            for progress in going:
+                drafts[progress.request.id].append(chosen[progress.request.id])
+        return drafts
 
-    def score(self, blocks: Mapping[str, Sequence[int]]) -> dict[str, Scores]:
-        logits = self.decoder.forward([Block(self.caches[key], ids) for key, ids in blocks.items()])
-        choices = self.decoder.rows.arg_max(logits)
+    def score(self, spans: Sequence[Span]) -> dict[str, Scores]:
+        blocks = [Block(self.caches[span.progress.request.id], span.token_ids) for span in spans]
+        logits = self.decoder.forward(blocks)
+        best = self.decoder.rows.arg_max(logits)
         result, start = {}, 0
-        for key, ids in blocks.items():
-            rows = slice(start, start + len(ids))
-            result[key] = Scores(choices[rows], logits[rows])
+        for span in spans:
+            rows = slice(start, start + span.rows)
+            result[span.progress.request.id] = Scores(choose(span, logits[rows], best[rows]), logits[rows])
             start = rows.stop
         return result
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from vcbench.engine.selection import Selector
 from vcbench.engine.stopping import StopRule, TextStream
 from vcbench.engine.types import FinishReason, Request, Round
 from vcbench.errors import NumericError
@@ -17,6 +18,7 @@ class Progress:
 
     def __init__(self, request: Request, stream: Callable[[], TextStream] | None = None) -> None:
         self.request = request
+        self.selector = Selector(request)
         self.token_ids: list[int] = []
         self.rounds: list[Round] = []
         self.finish_reason: FinishReason | None = None

@@ -1,8 +1,9 @@
 """One round: draft, verify, commit, roll back.
 
-Acceptance rule: from the last committed token t, the drafter proposes d1 .. dk. The verifier's greedy choices over the
-block [t, d1 .. dk] are g0 .. gk. With a the length of the longest prefix in which d_i = g_(i-1), the round commits
-g0 .. ga: what decoding one by one would have produced.
+Acceptance rule: from the last committed token t, the drafter proposes d1 .. dk. The verifier's choices over the block
+[t, d1 .. dk] are g0 .. gk. With a the length of the longest prefix in which d_i = g_(i-1), the round commits g0 .. ga:
+what decoding one by one would have produced. A choice is the arg-max or, when sampling, a draw with noise of its own
+position (`selection.py`); g_i is right if d1 .. d_i are, and only then is it used.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from vcbench.engine.levels import NOT_FINITE, CacheLevel, Level, Scores
+from vcbench.engine.levels import NOT_FINITE, CacheLevel, Level, Scores, Span
 from vcbench.engine.progress import Progress
 from vcbench.engine.stopping import accepted_prefix
 from vcbench.engine.types import BatchTiming, Round
@@ -30,8 +31,8 @@ def run_round(
     drafts = drafter.propose(wanted, active)
     drafts = {key: in_vocabulary(ids, vocab_size) for key, ids in drafts.items()}
     drafted = time.perf_counter()
-    blocks = {progress.request.id: [progress.last, *drafts[progress.request.id]] for progress in active}
-    scores = verifier.score(blocks)
+    spans = [Span(progress, ids, len(ids) + 1) for progress in active for ids in [drafts[progress.request.id]]]
+    scores = verifier.score(spans)
     verified = time.perf_counter()
     for progress in active:
         key = progress.request.id

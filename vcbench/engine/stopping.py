@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from vcbench.engine.selection import check_sampling
 from vcbench.engine.types import FinishReason, Request
 from vcbench.errors import RequestError
 
@@ -38,9 +39,11 @@ class StopRule:
     def _completes_string(self, token_id: int) -> bool:
         if self._stream is None:
             return False
-        text = self._tail + self._stream.push(token_id)
+        text, old = self._tail + self._stream.push(token_id), len(self._tail)
         self._tail = text[-(self._longest - 1) :] if self._longest > 1 else ""
-        return any(stop in text for stop in self._request.stop_strings)
+        if self._count <= self._request.sampling.min_tokens:
+            return False
+        return any(text.find(stop, max(0, old - len(stop) + 1)) >= 0 for stop in self._request.stop_strings)
 
 
 def check_request(request: Request, *, vocab_size: int, max_context: int) -> None:
@@ -55,6 +58,7 @@ def check_request(request: Request, *, vocab_size: int, max_context: int) -> Non
             f"request {request.id}: token id {wrong[0]} is outside the vocabulary of {vocab_size}; "
             "was the prompt made with another tokenizer?"
         )
+    check_sampling(request, vocab_size)
     _check_length(request, max_context)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vcbench.config.sampling import Sampling
+
 FinishReason = Literal["stop", "length", "error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt to be continued greedily.
+    """One prompt to be continued, greedily unless `sampling` says otherwise.
 
     `stop_ids` end the output and are kept as its last token; `stop_strings` end it with the token that completes one.
     """
@@ -20,6 +22,7 @@ class Request:
     max_tokens: int
     stop_ids: frozenset[int] = frozenset()
     stop_strings: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

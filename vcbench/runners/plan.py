@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vcbench import registry
-from vcbench.config.feasible import cell_obstacle, task_obstacle
+from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle
 from vcbench.config.schema import CellConfig, MethodConfig, RunConfig, TaskConfig
 from vcbench.engine.environment import physical_cores
 from vcbench.errors import ConfigError, Problem
@@ -135,6 +135,7 @@ def cell_id(config: RunConfig, task: TaskConfig, cell: CellConfig, identity: Ide
             "max_tokens": task.max_tokens,
             "stop": list(task.stop),
             "ignore_eos": task.ignore_eos,
+            "sampling": asdict(task.sampling),
             "source": plugin_sha256("task", task.name),
         },
     }
@@ -237,7 +238,11 @@ def plugin_sha256(kind: str, name: str) -> str | None:
 
 
 def _refuse_impossible(config: RunConfig, architecture: Architecture) -> None:
-    found = [(f"tasks.{i}", task_obstacle(task, architecture)) for i, task in enumerate(config.tasks)]
+    found = [
+        (f"tasks.{i}", obstacle(task, architecture))
+        for i, task in enumerate(config.tasks)
+        for obstacle in (task_obstacle, sampling_obstacle)
+    ]
     for i, cell in enumerate(config.cells):
         method = config.methods[cell.method] if cell.method else None
         found.append((f"cells.{i}", cell_obstacle(cell, method, architecture)))

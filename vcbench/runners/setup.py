@@ -11,6 +11,7 @@ import torch
 from vcbench import registry
 from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
+from vcbench.config.sampling import Sampling
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
 from vcbench.engine.cells import CellSetup
 from vcbench.engine.decoder import Decoder
@@ -44,6 +45,7 @@ class Workbench:
             max_tokens=task.max_tokens,
             stop_ids=stop_ids,
             stop_strings=task.stop,
+            sampling=seeded(task.sampling, self.config.seed),
         )
 
 
@@ -59,6 +61,11 @@ def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
     return Workbench(
         config=config, files=files, identity=identity, plan=plan, tokenizer=tokenizer, prompts=prompts, fault=fault
     )
+
+
+def seeded(sampling: Sampling, seed: int) -> Sampling:
+    """Sampling with a seed: its own or else the run's."""
+    return sampling if sampling.seed is not None else replace(sampling, seed=seed)
 
 
 def make_prompts(task: TaskConfig, tokenizer: Tokenizer, seed: int) -> list[Prompt]:
