@@ -51,12 +51,12 @@ BudgetOptionsT = TypeVar("BudgetOptionsT", bound=BudgetOptions)
 
 
 class Compressor(ABC, Generic[OptionsT]):
-    """A registered method. `cache_class` is the class of the caches it makes, which the gate checks."""
+    """A registered method. `cache_class` is the class of the caches that an instance makes, which the gate checks."""
 
     Options: ClassVar[type[CompressorOptions]]
     summary: ClassVar[str]
     kind: ClassVar[Literal["none", "drop", "quantise", "noise"]]
-    cache_class: ClassVar[type[KVCache]]
+    cache_class: type[KVCache]
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
@@ -90,7 +90,7 @@ class DroppingCompressor(Compressor[OptionsT]):
     """A method that keeps the prompt entries of highest score, equally many in each head of a layer."""
 
     kind: ClassVar[Literal["none", "drop", "quantise", "noise"]] = "drop"
-    cache_class = KeptCache
+    cache_class: type[KVCache] = KeptCache
 
     @abstractmethod
     def budget(self, tokens: int) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from vcbench.compressors.base import Compressor, CompressorOptions, check_factor, top_positions
+from vcbench.compressors.base import CompressorOptions, DroppingCompressor, check_factor, top_positions
 from vcbench.engine.cache import KVCache
 from vcbench.engine.columns import attention_by_column
 from vcbench.engine.decoder import Prefill
+from vcbench.engine.kept import KeptCache
 from vcbench.engine.observe import LayerRows
 from vcbench.engine.ragged import RaggedCache
 from vcbench.models.architecture import Architecture
@@ -51,7 +52,7 @@ class KVzipOptions(CompressorOptions):
 
 
 @register("compressor", "kvzip")
-class KVzip(Compressor[KVzipOptions]):
+class KVzip(DroppingCompressor[KVzipOptions]):
     """Query-agnostic: an entry's score is the highest attention that it gets while the model repeats its context.
 
     Chunk by chunk, the model reads an instruction to repeat the context and then the chunk itself, over the full cache.
@@ -63,21 +64,29 @@ class KVzip(Compressor[KVzipOptions]):
     Options = KVzipOptions
     summary = "drops tokens that the model does not attend to while repeating its context"
 
-    kind = "drop"
-    cache_class = RaggedCache
+    def __init__(self, options: KVzipOptions) -> None:
+        super().__init__(options)
+        self.cache_class = RaggedCache if options.eviction == "pair" else KeptCache
+
+    def budget(self, tokens: int) -> int:
+        return kept_tokens(self.options, tokens)
+
+    def scores(self, prefill: Prefill, layer: int) -> Tensor:
+        return reconstruction_scores(prefill, self.options)[layer]
+
+    def layer_scores(self, prefill: Prefill) -> Iterator[Tensor]:
+        yield from reconstruction_scores(prefill, self.options)
 
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
-        shape, tokens = prefill.cache.shape, prefill.cache.tokens
-        budget = kept_tokens(self.options, tokens)
-        if budget >= tokens:
-            everything = torch.arange(tokens, device=shape.device).expand(shape.n_kv_heads, -1)
-            return RaggedCache.gather(prefill.cache, [[everything]] * shape.n_layers)
-        scores = reconstruction_scores(prefill, self.options)
         if self.options.eviction == "pair-uniform":
-            return RaggedCache.gather(prefill.cache, [[top_positions(layer, budget)] for layer in scores])
-        best = torch.zeros(scores.numel(), dtype=torch.bool, device=shape.device)
-        best[top_positions(scores.view(1, -1), kept_entries(self.options, scores.shape))] = True
-        kept = best.view(scores.shape)
+            return super().compress(prefill, seed=seed)
+        shape, tokens = prefill.cache.shape, prefill.cache.tokens
+        count = kept_entries(self.options, (shape.n_layers, shape.n_kv_heads, tokens))
+        kept = torch.ones((shape.n_layers, shape.n_kv_heads, tokens), dtype=torch.bool, device=shape.device)
+        if count < kept.numel():
+            scores = reconstruction_scores(prefill, self.options)
+            kept = torch.zeros_like(kept)
+            kept.view(-1)[top_positions(scores.view(1, -1), count)] = True
         return RaggedCache.gather(prefill.cache, [[head.nonzero().mT for head in layer] for layer in kept])
 
     @classmethod

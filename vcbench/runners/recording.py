@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from vcbench import registry
 from vcbench.engine.divergence import Divergence
 from vcbench.engine.types import BatchTiming, Generation
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.provenance import collect
 from vcbench.records.schema import BatchLine, DivergenceLine, PromptLine, RequestLine
 from vcbench.runners.plan import Cell
-from vcbench.runners.setup import Workbench
+from vcbench.runners.setup import Workbench, make_compressor
 from vcbench.tasks.base import Prompt
 
 TAIL_TOKENS = 64
@@ -131,17 +130,16 @@ def provenance(bench: Workbench, threads: int) -> dict[str, Any]:
 
 def cell_entry(cell: Cell) -> dict[str, Any]:
     """A cell as provenance lists it."""
-    compressor = cell.method.compressor if cell.method else None
-    cache = registry.lookup("compressor", compressor).cache_class.__name__ if compressor else "FullCache"
+    compressor = make_compressor(cell)
     return {
         "id": cell.id,
         "label": cell.label,
         "arm": cell.config.arm,
         "method": cell.config.method,
-        "compressor": compressor,
+        "compressor": cell.method.compressor if cell.method else None,
         "draft_length": cell.config.draft_length,
         "task": cell.task.name,
-        "cache_class": cache,
+        "cache_class": compressor.cache_class.__name__ if compressor else "FullCache",
     }
 
 
