@@ -18,8 +18,8 @@ class Sampling:
     UNSUPPORTED: ClassVar[frozenset[str]] = frozenset({
         "allowed_token_ids", "bad_words", "best_of", "diversity_penalty", "dry_multiplier", "epsilon_cutoff",
         "encoder_repetition_penalty", "eta_cutoff", "forced_bos_token_id", "guided_decoding", "length_penalty",
-        "logits_processors", "mirostat", "n", "no_repeat_ngram_size", "num_beams", "penalty_alpha", "structured_outputs",
-        "suppress_tokens", "tfs", "top_a", "top_h", "top_n_sigma", "typical_p", "xtc_probability",
+        "logits_processors", "mirostat", "n", "no_repeat_ngram_size", "num_beams", "penalty_alpha", "suppress_tokens",
+        "structured_outputs", "tfs", "top_a", "top_h", "top_n_sigma", "typical_p", "xtc_probability",
     })  # fmt: skip
     """Settings of other engines that change the answer and that this one does not have."""
 

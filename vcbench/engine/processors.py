@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 Scores = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-NUCLEUS_GUESS = 256
-"""Tokens that top-p sorts at first; eight times as many while they do not suffice."""
+REACHES = (4.0, 10.0, 20.0, math.inf)
+"""How far below the largest score top-p looks, one after the other until it has its mass: few tokens get sorted."""
 
 
 def divide_repeated(scores: Scores, seen: Ids, penalty: float) -> None:
@@ -52,15 +52,14 @@ def nucleus(scores: Scores, mass: float) -> Ids:
     scores: relative to the largest.
     """
     weights = np.exp(scores)
-    target, count = mass * weights.sum(), NUCLEUS_GUESS
-    while True:
-        largest = best_k(weights, count)
-        order = largest[np.argsort(-weights[largest], kind="stable")]
+    target = mass * weights.sum()
+    for reach in REACHES:
+        close = np.flatnonzero(scores >= -reach)
+        order = close[np.argsort(-weights[close], kind="stable")]
         reached = np.cumsum(weights[order])
-        if reached[-1] >= target or len(largest) == len(weights):
-            kept: Ids = np.sort(order[: int(np.searchsorted(reached, target)) + 1])
-            return kept
-        count *= 8
+        if reached[-1] >= target:
+            break
+    return np.sort(order[: int(np.searchsorted(reached, target)) + 1])
 
 
 def near_best(scores: Scores, share: float) -> Ids:

@@ -74,7 +74,7 @@ class Selector:
         return scores
 
     def _drawable(self, scores: Scores) -> tuple[Scores, Ids]:
-        """Temperature, top-k, top-p, min-p: scores of the tokens that are left, relative to the largest, and their ids."""
+        """Temperature, top-k, top-p, min-p: the scores that are left, relative to the largest, and their ids."""
         sampling = self.sampling
         scores = processors.scale(scores, sampling.temperature)
         ids = processors.best_k(scores, sampling.top_k or len(scores))
