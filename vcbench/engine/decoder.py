@@ -20,7 +20,7 @@ from vcbench.engine.mlp import FeedForward
 from vcbench.engine.observe import LayerRows, Observer, Statistic
 from vcbench.engine.rope import RopeTable
 from vcbench.engine.rows import RowOperations
-from vcbench.engine.stores import KVShape
+from vcbench.engine.stores import KVShape, PagedStore
 from vcbench.models.architecture import Architecture
 
 
@@ -191,7 +191,12 @@ class Decoder:
         return LayerRows(layer=layer, start=cache.tokens, cache=cache, hidden=hidden, q=q, k=k, v=v, cos=cos, sin=sin)
 
     def _attend_prompt(self, cache: FullCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal attention of a chunk over everything up to its end, by SDPA. q: [n, H, D]; returns the same shape."""
+        """Causal attention of a chunk, its entries written, over everything up to its end. q: [n, H, D].
+
+        On CPU by the same kernel as decoding, which is faster than SDPA there; elsewhere by SDPA.
+        """
+        if isinstance(cache.store, PagedStore):
+            return cache.attend(layer, q)
         n, before = q.shape[0], cache.tokens
         keys, values, mask = k.transpose(0, 1), v.transpose(0, 1), None
         if before:

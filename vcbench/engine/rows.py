@@ -11,6 +11,9 @@ from vcbench.engine.kernels import rows as kernels
 from vcbench.engine.linear import Product, RowMode, in_tiles
 
 
+MANY_ROWS = 64
+
+
 class RowOperations(ABC):
     """Operations whose rows are independent of one another, bit for bit."""
 
@@ -59,7 +62,8 @@ class CpuRows(RowOperations):
 
     def gated_silu(self, gate_up: Tensor) -> Tensor:
         out = torch.empty((gate_up.shape[0], gate_up.shape[1] // 2))
-        kernels.gated_silu(gate_up.numpy(), out.numpy())
+        run = kernels.gated_silu_of_many if gate_up.shape[0] >= MANY_ROWS else kernels.gated_silu
+        run(gate_up.numpy(), out.numpy())
         return out
 
     def arg_max(self, logits: Tensor) -> list[int]:

@@ -159,6 +159,13 @@ class PagedStore(ExactStore):
             raise IndexError(f"entry {entries - 1} of a store that holds {len(self._pages) * attention.BLOCK}")
 
 
+PIECE_TOKENS = 32
+"""Tokens of one request that a kernel task takes at a time, so that their state stays in the nearest caches."""
+
+GROUP_FLOATS = 1 << 22
+"""Bound on the partial results of one kernel call, in float32 elements: 16 MiB."""
+
+
 class PageBatch:
     """A ragged batch over paged stores, ready to attend in any layer.
 
@@ -174,21 +181,59 @@ class PageBatch:
         self._layout = parts[0][0].layout
         for store, entry, rows in parts:
             store.check(entry + rows)
-        tables = [store.table() for store, _, _ in parts]
-        self._tables = np.concatenate(tables)
-        self._table_at = np.cumsum([0, *(len(table) for table in tables[:-1])])
-        self._rows_at = np.cumsum([0, *(rows for _, _, rows in parts)])
-        self._visible = np.array([entry + 1 for _, entry, _ in parts], np.int64)
+        pieces = [
+            (store, entry + done, min(PIECE_TOKENS, rows - done))
+            for store, entry, rows in parts
+            for done in range(0, rows, PIECE_TOKENS)
+        ]
+        self._groups = [_PageGroup(group) for group in _grouped(pieces)]
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of q: [n, H, D]; returns [n, H, D]."""
-        heads = self._shape.n_kv_heads
+        heads, rows = self._shape.n_kv_heads, _array(q)
         out = torch.empty((q.shape[0], heads, self._shape.n_heads // heads, self._shape.head_dim))
-        attention.attend_pages(
-            _array(q), self._rows_at, self._tables, self._table_at, self._visible, *self._layout(layer), self._width,
-            out.numpy(),
-        )  # fmt: skip
+        layout, target, start = self._layout(layer), out.numpy(), 0
+        for group in self._groups:
+            span = slice(start, start + group.rows)
+            attention.attend_pages(
+                rows[span],
+                group.rows_at,
+                group.tables,
+                group.table_at,
+                group.visible,
+                *layout,
+                self._width,
+                target[span],
+            )
+            start = span.stop
         return out.view(q.shape)
+
+
+class _PageGroup:
+    """Pieces of a batch that one kernel call takes, as the kernel wants them."""
+
+    def __init__(self, pieces: Sequence[tuple[PagedStore, int, int]]) -> None:
+        tables = [store.table()[: (entry + rows - 1) // attention.BLOCK + 1] for store, entry, rows in pieces]
+        self.tables = np.concatenate(tables)
+        self.table_at = np.cumsum([0, *(len(table) for table in tables[:-1])])
+        self.rows_at = np.cumsum([0, *(rows for _, _, rows in pieces)])
+        self.visible = np.array([entry + 1 for _, entry, _ in pieces], np.int64)
+        self.rows = int(self.rows_at[-1])
+
+
+def _grouped(pieces: Sequence[tuple[PagedStore, int, int]]) -> list[list[tuple[PagedStore, int, int]]]:
+    """Consecutive pieces, as many together as keep a call's partial results within bounds."""
+    groups: list[list[tuple[PagedStore, int, int]]] = []
+    room = 0
+    for store, entry, rows in pieces:
+        chunks = -(-(entry + rows) // (attention.BLOCK * attention.CHUNK_BLOCKS))
+        floats = rows * store.shape.n_heads * chunks * store.width
+        if not groups or floats > room:
+            groups.append([])
+            room = GROUP_FLOATS
+        groups[-1].append((store, entry, rows))
+        room -= floats
+    return groups
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:

@@ -1,7 +1,7 @@
 """Matrix products with weights in blocks of 64 outputs.
 
-Each output is a sum over runs of 64 inputs, each run summed by itself in ascending order, then added in ascending order:
-one long sum would round half as much again.
+Each output is a sum over runs of 64 inputs, each run summed by itself in ascending order, then added in ascending
+order: one long sum would round half as much again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Attention over packed codes: each block is dequantised into a cache-sized tile, then met by the exact kernels.
 
 Codes of b bits (1, 2, 4 or 8) lie interleaved in bytes: of n codes in W = n * b / 8 bytes, code i is in byte i mod W,
-shifted by b * (i // W), so that unpacking runs over vector lanes. Steps and minima are float16 bits.
+shifted by b * (i // W), so that unpacking runs over vector lanes. 3 bits are two such planes: the lower 2 bits of all
+codes, then the upper ones. Steps and minima are float16 bits.
 """
 
 from __future__ import annotations
@@ -35,24 +36,51 @@ def affine(steps: Any, minima: Any, row: int, column: int, bits: int, symmetric:
 
 
 @numba.njit(nogil=True)
+def decode_group(codes: int, size: int, bits: int, first: int, stop: int, step: Any, offset: Any, out: int) -> None:
+    """out[first : stop] from one plane of codes, `size` bytes, with one step and offset. out: float32 address."""
+    mask = np.int32((1 << bits) - 1)
+    index = first
+    while index < stop:
+        slot, start = index // size, index % size
+        run = min(size - start, stop - index)
+        decode_run(codes + start, np.int32(slot * bits), mask, run, step, offset, out + 4 * index)
+        index += run
+
+
+@numba.njit(nogil=True)
+def add_plane(codes: int, size: int, steps: int, count: int, out: int) -> None:
+    """out[i] += bit i * steps[i] for `count` codes of one bit in `size` bytes. steps, out: float32 addresses."""
+    for slot in range(8):
+        index = slot * size
+        if index >= count:
+            break
+        at = out + 4 * index
+        decode_run_by_lane(
+            codes, np.int32(slot), np.int32(1), min(size, count - index), steps + 4 * index, at, at
+        )  # fmt: skip
+
+
+@numba.njit(nogil=True)
 def decode_line(
     codes: int, size: int, count: int, steps: Any, minima: Any, row: int, column: int, down: int, across: int,
-    group: int, bits: int, symmetric: bool, out: int,
+    group: int, bits: int, symmetric: bool, upper: Any, out: int,
 ) -> None:  # fmt: skip
-    """The first `count` of 8 / bits * size codes packed in `size` bytes, in groups of `group`.
+    """The first `count` of the codes packed in `size` bytes, in groups of `group`.
 
-    Group g has its step at steps[row + g * down, column + g * across]. out: float32 address.
+    Group g has its step at steps[row + g * down, column + g * across]. upper: scratch of `count` floats, for the
+    steps of the upper plane of 3 bits. out: float32 address.
     """
-    mask = np.int32((1 << bits) - 1)
+    lower_size, lower_bits = (size // 3 * 2, 2) if bits == 3 else (size, bits)
     for first in range(0, count, group):
         g = first // group
         step, offset = affine(steps, minima, row + g * down, column + g * across, bits, symmetric)
-        index, stop = first, min(count, first + group)
-        while index < stop:
-            slot, start = index // size, index % size
-            run = min(size - start, stop - index)
-            decode_run(codes + start, np.int32(slot * bits), mask, run, step, offset, out + 4 * index)
-            index += run
+        stop = min(count, first + group)
+        decode_group(codes, lower_size, lower_bits, first, stop, step, offset, out)
+        if bits == 3:
+            for i in range(first, stop):
+                upper[i] = Float(4) * step
+    if bits == 3:
+        add_plane(codes + lower_size, size // 3, upper.ctypes.data, count, out)
 
 
 @numba.njit(nogil=True)
@@ -65,9 +93,10 @@ def keys_by_channel(
     """
     size = codes.shape[2]
     first = block * BLOCK // group
+    upper = np.empty(BLOCK, np.float32)
     for d in range(codes.shape[1]):
         decode_line(
-            codes[block, d].ctypes.data, size, count, steps, minima, first, d, 1, 0, group, bits, symmetric,
+            codes[block, d].ctypes.data, size, count, steps, minima, first, d, 1, 0, group, bits, symmetric, upper,
             tile[d].ctypes.data,
         )  # fmt: skip
 
@@ -77,21 +106,24 @@ def keys_by_token(
     codes: Any, steps: Any, minima: Any, block: int, count: int, bits: int, symmetric: bool, tile: Any
 ) -> None:
     """tile[d, j] for the first `count` tokens of a block; one group a token. steps, minima: [blocks, 64]."""
-    size = codes.shape[2]
-    mask = np.int32((1 << bits) - 1)
-    wide = np.empty((2, BLOCK), np.float32)
+    size, plane = (codes.shape[2] // 3 * 2, 2) if bits == 3 else (codes.shape[2], bits)
+    mask = np.int32((1 << plane) - 1)
+    wide = np.empty((3, BLOCK), np.float32)
     for j in range(count):
         wide[0, j], wide[1, j] = affine(steps, minima, block, j, bits, symmetric)
+        wide[2, j] = Float(4) * wide[0, j]
     for d in range(codes.shape[1]):
         line = codes[block, d].ctypes.data
-        for slot in range(8 // bits):
+        for slot in range(8 // plane):
             index = slot * size
             if index >= count:
                 break
             decode_run_by_lane(
-                line, np.int32(slot * bits), mask, min(size, count - index), wide[0, index:].ctypes.data,
+                line, np.int32(slot * plane), mask, min(size, count - index), wide[0, index:].ctypes.data,
                 wide[1, index:].ctypes.data, tile[d, index:].ctypes.data,
             )  # fmt: skip
+        if bits == 3:
+            add_plane(line + size, codes.shape[2] // 3, wide[2].ctypes.data, count, tile[d].ctypes.data)
 
 
 @numba.njit(nogil=True)
@@ -102,10 +134,11 @@ def values_by_token(
 
     codes: [blocks, 64, bytes]; steps, minima: [blocks * 64, groups].
     """
+    upper = np.empty(tile.shape[1], np.float32)
     for j in range(count):
         decode_line(
             codes[block, j].ctypes.data, codes.shape[2], steps.shape[1] * group, steps, minima, block * BLOCK + j, 0,
-            0, 1, group, bits, symmetric, tile[j].ctypes.data,
+            0, 1, group, bits, symmetric, upper, tile[j].ctypes.data,
         )  # fmt: skip
 
 
