@@ -53,6 +53,12 @@ class RecordError(VcbenchError):
     """Records cannot be read or written."""
 
 
+class SchemaVersionError(RecordError):
+    """Records of a schema version that this vcbench does not read: nothing can be compared with them."""
+
+    exit_code = 3
+
+
 class RequestError(VcbenchError):
     """One request cannot be served; the run goes on and the record says why."""
 

@@ -84,7 +84,7 @@ def test_check_passes_and_fails() -> None:
     code, out, err = _invoke("check", "runs/bad")
     assert code == 1
     assert "NOT bitwise lossless" in out
-    assert "next: vcbench show" in err
+    assert "next: vcbench check runs/bad --request one --cell 'vericache snap k=4' --controls" in err
     code, out, _ = _invoke("check", "bad", "--json")
     assert code == 1
     assert json.loads(out)["outcome"] == "FAIL"

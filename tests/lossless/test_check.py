@@ -14,6 +14,7 @@ from rich.console import Console
 from tests.records.samples import FULL, LOSSY, NAMES, OUTPUT, VERI, Sample, kv
 from vcbench.errors import RecordError
 from vcbench.lossless.check import check_run, render
+from vcbench.lossless.document import as_dict
 from vcbench.lossless.result import CheckResult, Verdict
 from vcbench.records.codec import plain
 
@@ -48,9 +49,9 @@ def test_the_level_is_that_of_the_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "verdict", "detail"),
     [
-        ({"token_ids": [*OUTPUT[:7], 1, 2, 3]}, Verdict.DIVERGED, "token 7: full KV has id 17, this 1"),
-        ({"token_ids": [99, *OUTPUT[1:]]}, Verdict.DIVERGED, "token 0"),
-        ({"finish_reason": "stop"}, Verdict.STOP_MISMATCH, "full KV ends by 'length' and this by 'stop'"),
+        ({"token_ids": [*OUTPUT[:7], 1, 2, 3]}, Verdict.VIOLATION, "token 7: full KV has id 17, this cell 1"),
+        ({"token_ids": [99, *OUTPUT[1:]]}, Verdict.VIOLATION, "token 0"),
+        ({"finish_reason": "stop"}, Verdict.STOP_MISMATCH, "full KV ends by 'length' and this cell by 'stop'"),
         (
             {"token_ids": OUTPUT[:7], "committed": [5, 1], "drafted": [4, 4], "accepted": [4, 2]},
             Verdict.STOP_MISMATCH,
@@ -61,10 +62,10 @@ def test_the_level_is_that_of_the_engine(tmp_path: Path) -> None:
             Verdict.STOP_MISMATCH,
             "11 tokens, full KV has 10",
         ),
-        ({"error": "NaN at step 3, layer 5", "finish_reason": "error"}, Verdict.ERROR, "NaN at step 3, layer 5"),
-        ({"finish_reason": "error"}, Verdict.ERROR, "finish reason is error"),
+        ({"error": "NaN at step 3, layer 5", "finish_reason": "error"}, Verdict.MISSING, "NaN at step 3, layer 5"),
+        ({"finish_reason": "error"}, Verdict.MISSING, "finish reason is error"),
         ({"token_ids": [], "committed": [], "drafted": [], "accepted": []}, Verdict.MISSING, "no tokens"),
-        ({"committed": [5, 2, 1]}, Verdict.ERROR, "1 + 8 tokens committed over 3 rounds"),
+        ({"committed": [5, 2, 1]}, Verdict.MISSING, "1 + 8 tokens committed over 3 rounds"),
     ],
 )
 def test_one_wrong_answer_fails_the_run(tmp_path: Path, changes: dict[str, Any], verdict: Verdict, detail: str) -> None:
@@ -92,7 +93,7 @@ def test_logits_are_compared_where_both_were_hashed(tmp_path: Path) -> None:
     assert check(sample, tmp_path / "same").exit_code == 0
     sample.change(VERI, "two", logits_sha256="b")
     result = check(sample, tmp_path / "other")
-    assert [v.verdict for v in result.verdicts].count(Verdict.LOGITS_DIFFER) == 1
+    assert [v.verdict for v in result.verdicts].count(Verdict.VIOLATION) == 1
     assert result.exit_code == 1
     sample.exactness = "fast"
     assert check(sample, tmp_path / "fast").exit_code == 0
@@ -107,7 +108,7 @@ def test_missing_results(tmp_path: Path, cell: dict[str, Any]) -> None:
 
 def test_a_failed_baseline_is_no_pass(tmp_path: Path) -> None:
     result = check(Sample().change(FULL, "one", error="x", finish_reason="error"), tmp_path)
-    assert result.verdicts[0].verdict is Verdict.ERROR
+    assert result.verdicts[0].verdict is Verdict.MISSING
     assert result.exit_code == 1
 
 
@@ -167,10 +168,10 @@ def test_controls(tmp_path: Path) -> None:
     assert check(Sample(cells=[FULL, noise]).change(noise, **useless), tmp_path / "c").exit_code == 0
 
 
-def test_never_rejected_is_said(tmp_path: Path) -> None:
+def test_never_rejected_shows_nothing_about_rolling_back(tmp_path: Path) -> None:
     result = check(Sample().change(VERI, drafted=[4, 3], accepted=[4, 3], committed=[5, 4]), tmp_path)
-    assert result.exit_code == 0
-    assert "no draft was ever rejected" in shown(result, 200)
+    assert result.outcome == "VACUOUS"
+    assert "drafts_rejected: 0 of 8 rounds reject a draft, so rolling back was never put" in shown(result, 200)
 
 
 def test_incomplete_truncated_and_empty_records_never_pass(tmp_path: Path) -> None:
@@ -202,16 +203,17 @@ def test_records_of_another_cell_are_refused(tmp_path: Path) -> None:
 
 def test_json(tmp_path: Path) -> None:
     result = check(Sample().change(VERI, "two", token_ids=[*OUTPUT[:7], 1, 2, 3]), tmp_path)
-    document = json.loads(json.dumps(plain(result.as_dict()), allow_nan=False))
-    assert (document["schema"], document["outcome"], document["exit_code"]) == (1, "FAIL", 1)
+    document = json.loads(json.dumps(plain(as_dict(result)), allow_nan=False))
+    assert (document["schema"], document["outcome"], document["exit_code"]) == (2, "FAIL", 1)
     veri = next(cell for cell in document["cells"] if cell["id"] == VERI["id"])
-    assert veri["counts"] == {"IDENTICAL": 3, "DIVERGED": 1}
+    assert veri["counts"] == {"IDENTICAL": 3, "VIOLATION": 1}
     assert veri["requests"][1] == {
         "request": "two",
-        "verdict": "DIVERGED",
+        "verdict": "VIOLATION",
         "step": 7,
         "tokens": 7,
-        "detail": "token 7: full KV has id 17, this 1",
+        "shortfall_steps": None,
+        "detail": "token 7: full KV has id 17, this cell 1",
     }
     assert all(guard["passed"] for guard in veri["guards"])
 

@@ -99,7 +99,7 @@ def test_violations_are_named(tmp_path: Path) -> None:
     sample.change(LOSSY, "one", error="no room for token 9", finish_reason="error", token_ids=[])
     found = text([sample.write(tmp_path / "bad")], 200)
     assert "FAIL: NOT bitwise lossless: 2 of 4 requests identical to full KV" in found
-    assert "vericache snapkv k=4 (stdlib): DIVERGED stdlib/two: token 7" in found
+    assert "vericache snapkv k=4 (stdlib): VIOLATION stdlib/two: token 7" in found
     assert "vericache snapkv k=4 (stdlib): MISSING stdlib/three: no result of this cell" in found
     assert "! lossy snapkv, task stdlib, request one: no room for token 9" in found
     assert found.endswith("--request two\n")

@@ -1,108 +1,189 @@
-"""The lossless gate over a recorded run: every VeriCache answer must be full KV's, id for id, and earned."""
+"""The lossless gate over recorded outputs: every answer must be the reference's, and earned."""
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from vcbench.lossless.guards import guards, notes
+from vcbench.errors import RecordError, SchemaVersionError, UsageError
+from vcbench.lossless.answers import Arm, arm_of_run, differences, unstated
+from vcbench.lossless.cards import Card, cards_of
+from vcbench.lossless.guards import guards, outputs_guards, outputs_notes
+from vcbench.lossless.outputs import read_outputs
 from vcbench.lossless.render import render
-from vcbench.lossless.result import CellResult, CheckResult, RequestVerdict, Verdict
-from vcbench.metrics.acceptance import round_problem
-from vcbench.metrics.text import first_divergence
+from vcbench.lossless.result import BITWISE, NEAR_TIES, CellResult, CheckResult
+from vcbench.lossless.verdicts import judge
+from vcbench.records.files import PROVENANCE
 from vcbench.records.reader import CellInfo, Run, load_run
-from vcbench.records.schema import PromptLine, RequestLine
 
-__all__ = ["check_loaded", "check_run", "render"]
+__all__ = ["EVERYTHING", "Selection", "check_files", "check_loaded", "check_run", "other_schema", "render"]
 
 
-def check_run(path: Path | str) -> CheckResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which part of the records is checked: cells by label or id, requests by id; None takes all."""
+
+    cell: str | None = None
+    requests: frozenset[str] | None = None
+
+    def has_cell(self, cell: CellInfo) -> bool:
+        return self.cell in (None, cell.label, cell.id)
+
+    def has_request(self, request: str) -> bool:
+        return self.requests is None or request in self.requests
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """One arm of two that are given separately, and the cell that it came from."""
+
+    task: str
+    cell: CellInfo
+    arm: Arm
+
+
+def check_run(path: Path | str, selection: Selection = EVERYTHING) -> CheckResult:
     """The gate's answer for a run's directory. Raises RecordError where the records are damaged."""
-    return check_loaded(load_run(path))
+    try:
+        return check_loaded(load_run(path), selection)
+    except SchemaVersionError as error:
+        return other_schema(Path(path), error)
 
 
-def check_loaded(run: Run) -> CheckResult:
+def other_schema(path: Path, error: SchemaVersionError) -> CheckResult:
+    """The answer for records that this vcbench cannot read: nothing can be compared with them."""
+    return CheckResult(run=path.name, exactness="unknown", differences=(str(error),))
+
+
+def check_loaded(run: Run, selection: Selection = EVERYTHING) -> CheckResult:
     """The gate's answer for a run that was read already."""
-    engine = run.config.get("engine")
-    exactness = str(engine.get("exactness", "unknown")) if isinstance(engine, dict) else "unknown"
-    cells = [
-        _check_cell(run, cell, task, bitwise=exactness == "bitwise")
+    exactness = _exactness(run)
+    checked = [
+        _check_cell(run, cell, task, selection, bitwise=exactness == BITWISE)
         for task in run.tasks
         for cell in run.cells
-        if cell.arm != "full" and cell.answers(task)
+        if cell.arm != "full" and cell.answers(task) and selection.has_cell(cell)
     ]
     problems = list(run.dropped)
     if not run.complete:
         problems.append("the run is not complete; the same `vcbench run` command finishes it")
-    return CheckResult(run=run.name, exactness=exactness, cells=tuple(cells), problems=tuple(problems))
-
-
-def _check_cell(run: Run, cell: CellInfo, task: str, *, bitwise: bool) -> CellResult:
-    prompts = [line for (prompt_task, _), line in run.prompts.items() if prompt_task == task]
-    answered = [line for line in run.requests_of(cell, task) if line.error is None]
-    verdicts = [_judge(run, cell, line, bitwise=bitwise) for line in prompts] if cell.arm == "vericache" else []
-    return CellResult(
-        cell=cell,
-        task=task,
-        verdicts=tuple(verdicts),
-        guards=guards(cell, answered, bitwise=bitwise),
-        notes=notes(cell, answered),
+    return CheckResult(
+        run=run.name,
+        exactness=exactness,
+        cells=tuple(result for result, _ in checked),
+        problems=tuple(problems),
+        cards=tuple(card for _, cards in checked for card in cards),
+        fault=run.provenance.get("injected_fault"),
     )
 
 
-def _judge(run: Run, cell: CellInfo, prompt: PromptLine, *, bitwise: bool) -> RequestVerdict:
-    baseline = run.baseline(prompt.task)
-    full = run.requests.get((baseline.id, prompt.task, prompt.request)) if baseline is not None else None
-    line = run.requests.get((cell.id, prompt.task, prompt.request))
-    if full is None or line is None:
-        who = "full KV" if full is None else "this cell"
-        return _verdict(prompt, Verdict.MISSING, f"no result of {who}")
-    return compare(prompt, full, line, bitwise=bitwise)
+def check_files(reference: Path, method: Path, selection: Selection = EVERYTHING) -> CheckResult:
+    """The gate's answer for outputs given separately: JSONL files of other engines, or runs of vcbench.
 
-
-def compare(prompt: PromptLine, full: RequestLine, line: RequestLine, *, bitwise: bool) -> RequestVerdict:
-    """The verdict on one answer against full KV's answer to the same prompt.
-
-    With `bitwise`, the hashes of the logits must agree too, where both were recorded.
+    Of a run, the reference is full KV and the method every VeriCache cell (full KV where it has none).
     """
-    digest = hashlib.sha256(",".join(map(str, prompt.prompt_ids)).encode()).hexdigest()
-    if not digest == prompt.prompt_sha256 == full.prompt_sha256 == line.prompt_sha256:
-        return _verdict(
-            prompt, Verdict.NOT_COMPARABLE, "the prompts' hashes differ: these answers are to other prompts"
-        )
-    for who, answer in (("full KV", full), ("this cell", line)):
-        if answer.error is not None or answer.finish_reason == "error":
-            return _verdict(prompt, Verdict.ERROR, f"{who}: {answer.error or 'finish reason is error'}")
-        if not answer.token_ids:
-            return _verdict(prompt, Verdict.MISSING, f"{who}: no tokens")
-    if problem := round_problem(line):
-        return _verdict(prompt, Verdict.ERROR, problem)
-    fork = first_divergence(full.token_ids, line.token_ids)
-    return _fork_verdict(prompt, full, line, fork, bitwise=bitwise)
-
-
-def _fork_verdict(
-    prompt: PromptLine, full: RequestLine, line: RequestLine, fork: int | None, *, bitwise: bool
-) -> RequestVerdict:
-    if fork is None and full.finish_reason == line.finish_reason:
-        hashes = {full.logits_sha256, line.logits_sha256} - {""}
-        verdict, detail = Verdict.IDENTICAL, ""
-        if bitwise and len(hashes) > 1:
-            verdict, detail = Verdict.LOGITS_DIFFER, "same tokens, but the logits behind them differ in some bit"
-        return _verdict(prompt, verdict, detail, tokens=len(line.token_ids))
-    if fork is None:
-        detail = f"same tokens, but full KV ends by {full.finish_reason!r} and this by {line.finish_reason!r}"
-        return _verdict(prompt, Verdict.STOP_MISMATCH, detail, tokens=len(line.token_ids))
-    if fork == min(len(full.token_ids), len(line.token_ids)):
-        detail = f"{len(line.token_ids)} tokens, full KV has {len(full.token_ids)}; equal as far as both go"
-        return _verdict(prompt, Verdict.STOP_MISMATCH, detail, step=fork, tokens=fork)
-    detail = f"token {fork}: full KV has id {full.token_ids[fork]}, this {line.token_ids[fork]}"
-    return _verdict(prompt, Verdict.DIVERGED, detail, step=fork, tokens=fork)
-
-
-def _verdict(
-    prompt: PromptLine, verdict: Verdict, detail: str = "", *, step: int | None = None, tokens: int = 0
-) -> RequestVerdict:
-    return RequestVerdict(
-        task=prompt.task, request=prompt.request, verdict=verdict, detail=detail, step=step, tokens=tokens
+    if reference.resolve() == method.resolve():
+        raise UsageError(f"{reference} is given twice; outputs that are compared with themselves show nothing")
+    name = f"{_short(reference, method)} against {_short(method, reference)}"
+    try:
+        references = _sources(reference, _short(reference, method), as_reference=True)
+        methods = _sources(method, _short(method, reference), as_reference=False)
+    except SchemaVersionError as error:
+        return CheckResult(run=name, exactness=NEAR_TIES, differences=(str(error),))
+    except RecordError as error:
+        return CheckResult(run=name, exactness=NEAR_TIES, problems=(str(error),))
+    pairs = [(a, b) for b in methods for a in references if a.task == b.task or "" in (a.task, b.task)]
+    both = [source.arm for source in (*references, *methods)]
+    problems = list(dict.fromkeys(problem for arm in both for problem in arm.problems))
+    if not pairs and not problems:
+        problems = [f"no task in common: {_tasks(references)} against {_tasks(methods)}"]
+    others = [difference for a, b in pairs for difference in differences(a.arm, b.arm)]
+    silent = sorted({key for a, b in pairs for key in unstated(a.arm, b.arm)})
+    command = ["vcbench", "check", str(reference), str(method)]
+    checked = [_check_pair(a, b, command, selection) for a, b in pairs]
+    return CheckResult(
+        run=name,
+        exactness=NEAR_TIES,
+        cells=tuple(result for result, _ in checked),
+        cards=tuple(card for _, cards in checked for card in cards),
+        problems=tuple(problems),
+        differences=tuple(dict.fromkeys(others)),
+        remarks=(f"neither side states {', '.join(silent)}, so nobody knows whether they agree",) if silent else (),
     )
+
+
+def _exactness(run: Run) -> str:
+    engine = run.config.get("engine")
+    return str(engine.get("exactness", "unknown")) if isinstance(engine, dict) else "unknown"
+
+
+def _check_cell(
+    run: Run, cell: CellInfo, task: str, selection: Selection, *, bitwise: bool
+) -> tuple[CellResult, list[Card]]:
+    answered = [line for line in run.requests_of(cell, task) if line.error is None]
+    guarded = guards(cell, answered, bitwise=bitwise)
+    if cell.arm != "vericache":
+        return CellResult(cell=cell, task=task, verdicts=(), guards=guarded), []
+    baseline = run.baseline(task)
+    reference = arm_of_run(run, baseline, task) if baseline is not None else _nobody()
+    method = arm_of_run(run, cell, task)
+    verdicts = tuple(
+        judge(task, request, reference, method, bitwise=bitwise)
+        for prompt_task, request in run.prompts
+        if prompt_task == task and selection.has_request(request)
+    )
+    result = CellResult(cell=cell, task=task, verdicts=verdicts, guards=guarded)
+    options = ["--cell", cell.label, "--controls"]
+    return result, cards_of(result, reference, method, ["vcbench", "check", str(run.path)], options)
+
+
+def _check_pair(a: _Source, b: _Source, command: Sequence[str], selection: Selection) -> tuple[CellResult, list[Card]]:
+    task = a.task or b.task
+    requests = [key for key in dict.fromkeys([*a.arm.answers, *b.arm.answers]) if selection.has_request(key)]
+    result = CellResult(
+        cell=b.cell,
+        task=task,
+        verdicts=tuple(judge(task, request, a.arm, b.arm, bitwise=False) for request in requests),
+        guards=outputs_guards(a.arm, b.arm),
+        notes=outputs_notes(a.arm, b.arm),
+    )
+    return result, cards_of(result, a.arm, b.arm, command, [])
+
+
+def _nobody() -> Arm:
+    """In place of the full-KV cell of a run that has none."""
+    return Arm(name="full KV", settings={}, answers={})
+
+
+def _sources(path: Path, name: str, *, as_reference: bool) -> list[_Source]:
+    if not path.is_dir():
+        arm = read_outputs(path, name)
+        return [_Source(task="", cell=CellInfo(id=name, label=name, arm="outputs"), arm=arm)]
+    if not (path / PROVENANCE).is_file():
+        raise RecordError(f"no run in {path}: {PROVENANCE} is missing")
+    run = load_run(path)
+    problems = [*run.dropped, *([] if run.complete else [f"{name} is not complete"])]
+    wanted = "full" if as_reference or all(cell.arm != "vericache" for cell in run.cells) else "vericache"
+    found = []
+    for task in run.tasks:
+        for cell in run.cells:
+            if cell.arm == wanted and cell.answers(task):
+                arm = arm_of_run(run, cell, task)
+                named = Arm(
+                    name=f"{name}: {cell.label}", settings=arm.settings, answers=arm.answers, problems=tuple(problems)
+                )
+                found.append(_Source(task=task, cell=cell, arm=named))
+    return found
+
+
+def _short(path: Path, other: Path) -> str:
+    """The path's last part, or all of it where the two end alike."""
+    return path.name if path.name != other.name else str(path)
+
+
+def _tasks(sources: Sequence[_Source]) -> str:
+    return ", ".join(sorted({repr(source.task) for source in sources})) or "none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vcbench.lossless.answers import Arm
 from vcbench.lossless.result import Guard
 from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance
 from vcbench.metrics.bytes import factors
@@ -29,19 +30,43 @@ def guards(cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool) ->
         found.append(_accepted(rounds))
     if cell.compressor == UNCOMPRESSED:
         return (*found, *([_all_accepted(answered)] if bitwise else []))
+    found.append(_rejected(Rounds.of(answered).judged()))
     if cell.compressor != NOISE:
         found.append(_smaller(answered))
     return tuple(found)
 
 
-def notes(cell: CellInfo, answered: Sequence[RequestLine]) -> tuple[str, ...]:
-    """What weakens a pass without making it worthless."""
-    if cell.arm != "vericache" or cell.compressor == UNCOMPRESSED:
+def outputs_guards(reference: Arm, method: Arm) -> tuple[Guard, ...]:
+    """The guards that outputs of other engines allow: for counters and cache states that they state."""
+    found = []
+    drafted = sum(sum(answer.drafted) for answer in method.answers.values())
+    if any(answer.drafted for answer in method.answers.values()):
+        accepted = sum(sum(answer.accepted) for answer in method.answers.values())
+        found += [
+            Guard(name="drafts_proposed", passed=drafted > 0, detail=f"{drafted} tokens"),
+            Guard(name="drafts_accepted", passed=accepted > 0, detail=f"{accepted} of {drafted} drafted tokens"),
+            Guard(name="drafts_rejected", passed=accepted < drafted, detail=f"{drafted - accepted} of {drafted}"),
+        ]
+    return (*found, *(guard for arm in (reference, method) if (guard := _cache_state(arm)) is not None))
+
+
+def outputs_notes(reference: Arm, method: Arm) -> tuple[str, ...]:
+    """What weakens a pass of outputs of other engines."""
+    if outputs_guards(reference, method):
         return ()
-    judged = Rounds.of(answered).judged()
-    if any(drafted for drafted, _ in judged) and all(drafted == accepted for drafted, accepted in judged):
-        return ("no draft was ever rejected, so rolling back was never put to the test",)
-    return ()
+    return ("the records carry no sign that the method was at work (drafted, accepted, cached_tokens)",)
+
+
+def _cache_state(arm: Arm) -> Guard | None:
+    """Cold arms hit nothing, warm arms something; None where the arm does not say which it is."""
+    if arm.cache is None:
+        return None
+    known = [answer.cached_tokens for answer in arm.answers.values() if answer.cached_tokens is not None]
+    hits, name = sum(known), f"{arm.cache}_cache"
+    if len(known) < len(arm.answers):
+        return Guard(name=name, passed=False, detail=f"{arm.name} does not state cached_tokens of every request")
+    passed = hits == 0 if arm.cache == "cold" else hits > 0
+    return Guard(name=name, passed=passed, detail=f"{arm.name}: {hits} cached tokens")
 
 
 def _cache_class(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
@@ -71,6 +96,15 @@ def _proposed(rounds: Acceptance) -> Guard:
 def _accepted(rounds: Acceptance) -> Guard:
     detail = f"{rounds.accepted} of {rounds.drafted} drafted tokens"
     return Guard(name="drafts_accepted", passed=rounds.accepted > 0, detail=detail)
+
+
+def _rejected(judged: Sequence[tuple[int, int]]) -> Guard:
+    """Some draft was rejected; else rolling back was never put to the test."""
+    rejected = sum(accepted < drafted for drafted, accepted in judged)
+    detail = f"{rejected} of {len(judged)} rounds reject a draft"
+    if not rejected:
+        detail += ", so rolling back was never put to the test; check more or longer requests"
+    return Guard(name="drafts_rejected", passed=rejected > 0, detail=detail)
 
 
 def _all_accepted(answered: Sequence[RequestLine]) -> Guard:

@@ -52,6 +52,40 @@ def mean(values: Sequence[float], *, seed: int = 0) -> Estimate | None:
     return ratio(values, [1.0] * len(values), seed=seed)
 
 
+Pair = tuple[float, float]
+
+
+def paired_margin(
+    now: Sequence[Pair], before: Sequence[Pair], *, sign: float, tolerance: float, seed: int = 0
+) -> tuple[float, float, Estimate] | None:
+    """Two ratios of sums over the same n requests, and by how much the first stays within a tolerance of the second.
+
+    The margin is sign * now - (sign - tolerance) * before: 0 or more where `now` is worse by at most that share, sign
+    being 1 where more is better and -1 where less is. Its interval resamples requests, each with both of its values.
+
+    Args:
+        now, before: (numerator, denominator) of each request, in the same order.
+    """
+    new, old = np.asarray(now, dtype=np.float64), np.asarray(before, dtype=np.float64)
+    if new.shape != old.shape:
+        raise ValueError(f"{len(new)} values now for {len(old)} before")
+    if not len(new) or new[:, 1].sum() <= 0 or old[:, 1].sum() <= 0:
+        return None
+    n = len(new)
+    value, reference = (float(x[:, 0].sum() / x[:, 1].sum()) for x in (new, old))
+    margin = sign * value - (sign - tolerance) * reference
+    if n < 2:
+        return value, reference, Estimate(value=margin, low=None, high=None, n=n)
+    drawn = np.random.default_rng([seed, n]).integers(n, size=(RESAMPLES, n))
+    new_sums, old_sums = new[drawn].sum(axis=1), old[drawn].sum(axis=1)
+    usable = (new_sums[:, 1] > 0) & (old_sums[:, 1] > 0)
+    new_sums, old_sums = new_sums[usable], old_sums[usable]
+    margins = sign * new_sums[:, 0] / new_sums[:, 1] - (sign - tolerance) * old_sums[:, 0] / old_sums[:, 1]
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(margins, [tail, 100 - tail])
+    return value, reference, Estimate(value=margin, low=float(low), high=float(high), n=n)
+
+
 def upper_bound(violations: int, n: int, *, confidence: float = CONFIDENCE) -> float | None:
     """One-sided Clopper-Pearson bound on a rate: 0 of 300 gives 0.00994. None for n = 0.
 

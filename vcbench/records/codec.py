@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Literal
 
-from vcbench.errors import RecordError
+from vcbench.errors import RecordError, SchemaVersionError
 from vcbench.records.schema import SCHEMA_VERSION, BatchLine, DivergenceLine, Line, PromptLine, RequestLine
 
 KINDS: dict[str, type[Any]] = {
@@ -100,7 +100,7 @@ def decode(data: bytes, where: str) -> Line:
         raise RecordError(f"{where}: a line must be a JSON object, found {type(row).__name__}")
     schema = row.get("schema")
     if type(schema) is not int or schema != SCHEMA_VERSION:
-        raise RecordError(
+        raise SchemaVersionError(
             f"{where}: schema version {schema!r}, this vcbench reads version {SCHEMA_VERSION}; "
             "use the vcbench that wrote it or run again"
         )

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from vcbench.errors import UsageError
 from vcbench.lossless.check import check_loaded
+from vcbench.lossless.document import as_dict
 from vcbench.lossless.render import headline, reasons, remarks
 from vcbench.lossless.result import CheckResult, Verdict
 from vcbench.metrics.summary import CellSummary, summarise
@@ -158,7 +159,7 @@ def _document(compared: Sequence[Compared], notes: Sequence[str]) -> dict[str, A
                 "dropped": each.run.dropped,
                 "model": each.run.provenance.get("model"),
                 "cells": [row.as_dict() for row in each.rows],
-                "lossless": each.check.as_dict(),
+                "lossless": as_dict(each.check),
             }
             for each in compared
         ],
