@@ -95,7 +95,7 @@ def test_bytes_fall_once_the_residual_is_full() -> None:
         assert held["tail"] == RESIDUAL * full.shape.token_bytes()
 
 
-@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("bits", [2, 3, 4])
 @pytest.mark.parametrize("group", [32, 64])
 def test_no_group_is_ever_smaller_than_the_group(bits: int, group: int) -> None:
     """A-KIVI-6: a group of one token would be exact, and billed as codes."""
@@ -134,7 +134,7 @@ def outlier_keys(tokens: int, size: int = 128) -> Tensor:
     return keys
 
 
-@pytest.mark.parametrize(("bits", "relative", "others"), [(2, 0.0087, 0.155), (4, 0.00034, 0.0061)])
+@pytest.mark.parametrize(("bits", "relative", "others"), [(2, 0.0087, 0.155), (3, 0.0016, 0.028), (4, 0.00034, 0.0061)])
 def test_grouping_by_channel_keeps_outliers_harmless(bits: int, relative: float, others: float) -> None:
     """A-KIVI-3, and by token instead the error of the other channels is a hundred times as large."""
     keys = outlier_keys(4096)

@@ -45,6 +45,10 @@ CASES = [
     (80, per_token(2, 80, symmetric=False, value_group=16)),
     (128, per_token(4, 128, value_group=64, residual=70)),
     (20, per_token(1, 20, symmetric=False, value_group=10)),
+    (64, per_channel(3, 32, 32)),
+    (128, per_channel(3, 128, 128, value_group=32)),
+    (20, per_token(3, 20)),
+    (80, per_token(3, 80, symmetric=False, value_group=16, residual=70)),
 ]
 LENGTHS = [1, 31, 33, 64, 128, 129, 256, 300]
 

@@ -17,7 +17,7 @@ from vcbench.registry import register
 class KIVIOptions(CompressorOptions):
     """The paper's defaults: groups of 32, 128 tokens exact. The authors advise 4 bits for GQA models."""
 
-    bits: Literal[2, 4] = field(default=4, metadata={"doc": "Bits of a code."})
+    bits: Literal[2, 3, 4] = field(default=4, metadata={"doc": "Bits of a code."})
     group: Literal[32, 64, 128] = field(default=32, metadata={"doc": "Elements that share a scale and a minimum."})
     residual: int = field(default=128, metadata={"doc": "Newest tokens kept exact; a multiple of the group."})
 
@@ -34,7 +34,7 @@ class KIVI(Compressor[KIVIOptions]):
     """
 
     Options = KIVIOptions
-    summary = "2- or 4-bit codes: keys per channel, values per token, newest tokens exact"
+    summary = "2- to 4-bit codes: keys per channel, values per token, newest tokens exact"
     kind = "quantise"
     cache_class = QuantisedCache
 

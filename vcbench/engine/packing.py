@@ -45,7 +45,12 @@ def dequantise(codes: Tensor, steps: Tensor, minima: Tensor, bits: int, *, symme
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Bytes of codes[..., n], n * bits a multiple of 8; of W bytes, code i is in byte i mod W at bits * (i // W)."""
+    """Bytes of codes[..., n], n * bits a multiple of 8; of W bytes, code i is in byte i mod W at bits * (i // W).
+
+    3 bits are two planes: the bytes of the codes' lower 2 bits, then those of the upper ones.
+    """
+    if bits == 3:
+        return torch.cat([pack(codes & 3, 2), pack(codes >> 2, 1)], dim=-1)
     slots = BYTE // bits
     spread = codes.unflatten(-1, (slots, -1))
     shifts = torch.arange(slots, device=codes.device, dtype=codes.dtype) * bits
@@ -55,6 +60,9 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 def unpack(packed: Tensor, bits: int) -> Tensor:
     """The inverse of `pack`, int32."""
+    if bits == 3:
+        low, high = packed.split([packed.shape[-1] // 3 * 2, packed.shape[-1] // 3], dim=-1)
+        return unpack(low, 2) | unpack(high, 1) << 2
     shifts = torch.arange(BYTE // bits, device=packed.device, dtype=torch.int32) * bits
     spread = (packed.int().unsqueeze(-2) >> shifts[:, None]) & ((1 << bits) - 1)
     return spread.flatten(-2)
