@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 BYTE = 8
-_HALF_MAX = 65504.0
+HALF_MAX = 65504.0
 
 
 def quantise(x: Tensor, bits: int, *, symmetric: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -22,11 +22,11 @@ def quantise(x: Tensor, bits: int, *, symmetric: bool) -> tuple[Tensor, Tensor, 
     levels = (1 << bits) - 1
     if symmetric:
         half = 1 << (bits - 1)
-        step = (x.abs().amax(-1) / (half - 1)).clamp(max=_HALF_MAX).half()
+        step = (x.abs().amax(-1) / (half - 1)).clamp(max=HALF_MAX).half()
         codes = torch.round(x / _safe(step)) + half
         return codes.clamp(1, levels).int(), step, step.new_empty(0)
-    low = x.amin(-1).clamp(-_HALF_MAX, _HALF_MAX).half()
-    step = ((x.amax(-1) - low.float()).clamp(min=0) / levels).clamp(max=_HALF_MAX).half()
+    low = x.amin(-1).clamp(-HALF_MAX, HALF_MAX).half()
+    step = ((x.amax(-1) - low.float()).clamp(min=0) / levels).clamp(max=HALF_MAX).half()
     codes = torch.round((x - low.float().unsqueeze(-1)) / _safe(step))
     return codes.clamp(0, levels).int(), step, low
 

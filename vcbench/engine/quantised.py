@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.cache import FullCache, KVCache
+from vcbench.engine.coders import Coder, UniformCoder
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.kernels.quantised import attend_quantised
 from vcbench.engine.kernels.simd import LANES
-from vcbench.engine.packing import BYTE, dequantise, pack, quantise, unpack
+from vcbench.engine.packing import BYTE, pack, unpack
 from vcbench.engine.stores import ExactStore, KVShape, PagedStore, TensorStore, attend_chunks, make_store
 
 _BULK_TOKENS = 1024
@@ -53,9 +54,11 @@ class QuantisedCache(KVCache):
     v_codes: [L, Hk, blocks, 64, bytes], v_steps: [L, Hk, blocks * 64, groups]. Only committed tokens become codes.
     """
 
-    def __init__(self, shape: KVShape, scheme: Scheme) -> None:
+    def __init__(self, shape: KVShape, scheme: Scheme, coder: Coder | None = None) -> None:
+        """The coder's bits are the scheme's; a uniform one if not given. One that turns needs groups of whole heads."""
         super().__init__(shape)
         self.scheme = scheme
+        self.coder = coder or UniformCoder(scheme.key_bits, scheme.value_bits, symmetric=scheme.symmetric)
         self.width = -(-shape.head_dim // LANES) * LANES
         self.tail: ExactStore = make_store(shape)
         self.tail_start = self.keys_done = self.values_done = 0
@@ -70,38 +73,45 @@ class QuantisedCache(KVCache):
         key_bytes = BLOCK * s.key_bits // BYTE
         value_bytes = self.width * s.value_bits // BYTE
         step_columns = self.shape.head_dim if s.key_axis == "channel" else BLOCK
+        step_columns *= self.coder.scaled
         self.k_codes = empty(self.shape.head_dim, key_bytes, dtype=torch.uint8)
         self.v_codes = empty(BLOCK, value_bytes, dtype=torch.uint8)
         self.k_steps = empty(step_columns, dtype=torch.float16)
-        self.v_steps = empty(-(-self.shape.head_dim // s.value_group), dtype=torch.float16)
+        self.v_steps = empty(-(-self.shape.head_dim // s.value_group) * self.coder.scaled, dtype=torch.float16)
         self.k_minima = self.k_steps.new_empty((*outer, 0 if s.symmetric else step_columns))
         self.v_minima = self.v_steps.new_empty((*outer, 0 if s.symmetric else self.v_steps.shape[3]))
 
     @classmethod
-    def of_prompt(cls, full: FullCache, scheme: Scheme) -> QuantisedCache:
+    def of_prompt(cls, full: FullCache, scheme: Scheme, coder: Coder | None = None) -> QuantisedCache:
         """Everything that a full cache has committed."""
-        cache = cls(full.shape, scheme)
+        cache = cls(full.shape, scheme, coder)
         tokens = full.committed
         keys, values = scheme.quantised_keys(tokens), scheme.quantised_values(tokens)
         cache._reserve_codes(keys, values)
         for layer in range(full.shape.n_layers):
             for start in range(0, tokens, _BULK_TOKENS):
                 stop = min(tokens, start + _BULK_TOKENS)
-                k, v = full.store.read_range(layer, start, stop)
+                k, v = map(cache.coder.turned, full.store.read_range(layer, start, stop))
                 cache._encode_keys(slice(layer, layer + 1), start, k[None, :, : max(0, keys - start)])
                 cache._encode_values(slice(layer, layer + 1), start, v[None, :, : max(0, values - start)])
         cache.keys_done, cache.values_done = keys, values
         cache.tail_start = min(keys, values) // BLOCK * BLOCK
-        cache.tail.copy_from(full.store, cache.tail_start, 0, tokens - cache.tail_start)
+        cache._copy_exact(full.store, cache.tail_start, tokens)
         cache.tokens = cache.committed = tokens
         return cache
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.tail.write(layer, self.tokens - self.tail_start, k, v)
+        self.tail.write(layer, self.tokens - self.tail_start, self.coder.turned(k), self.coder.turned(v))
+
+    def _copy_exact(self, source: ExactStore, start: int, stop: int) -> None:
+        """Takes the exact entries of positions start .. stop - 1 from a store of plain ones."""
+        for layer in range(self.shape.n_layers):
+            k, v = map(self.coder.turned, source.read_range(layer, start, stop))
+            self.tail.write(layer, start - self.tail_start, k.transpose(0, 1), v.transpose(0, 1))
 
     def commit(self, count: int, verified: FullCache | None = None) -> None:
         if verified is not None:
-            self.tail.copy_from(verified.store, self.committed, self.committed - self.tail_start, count)
+            self._copy_exact(verified.store, self.committed, self.committed + count)
         super().commit(count)
         keys = self.scheme.quantised_keys(self.committed)
         values = self.scheme.quantised_values(self.committed)
@@ -148,15 +158,16 @@ class QuantisedCache(KVCache):
         s, turned = self.scheme, k.transpose(2, 3).float()
         if s.key_axis == "channel":
             grouped = turned.unflatten(3, (n // s.key_group, s.key_group))
-            codes, steps, minima = quantise(grouped, s.key_bits, symmetric=s.symmetric)
+            codes, steps, minima = self.coder.encode(grouped, "keys")
             codes, row = codes.flatten(3), slice(start // s.key_group, (start + n) // s.key_group)
             self.k_steps[layers, :, row] = steps.transpose(2, 3)
             if not s.symmetric:
                 self.k_minima[layers, :, row] = minima.transpose(2, 3)
         else:
-            codes, steps, minima = quantise(k.float(), s.key_bits, symmetric=s.symmetric)
+            codes, steps, minima = self.coder.encode(k.float(), "keys")
             codes, span = codes.transpose(2, 3), slice(start, start + n)
-            self.k_steps.flatten(2)[layers, :, span] = steps
+            if self.coder.scaled:
+                self.k_steps.flatten(2)[layers, :, span] = steps
             if not s.symmetric:
                 self.k_minima.flatten(2)[layers, :, span] = minima
         first, padded = _to_blocks(codes, start)
@@ -170,14 +181,18 @@ class QuantisedCache(KVCache):
             return
         s = self.scheme
         groups = v.float().unflatten(3, (-1, s.value_group))
-        codes, steps, minima = quantise(groups, s.value_bits, symmetric=s.symmetric)
-        self.v_steps[layers, :, start : start + n] = steps
+        codes, steps, minima = self.coder.encode(groups, "values")
+        if self.coder.scaled:
+            self.v_steps[layers, :, start : start + n] = steps
         if not s.symmetric:
             self.v_minima[layers, :, start : start + n] = minima
         padded = torch.nn.functional.pad(codes.flatten(3), (0, self.width - v.shape[3]))
         self.v_codes.flatten(2, 3)[layers, :, start : start + n] = pack(padded, s.value_bits)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
+        return self.coder.turned_back(self._attend_turned(layer, self.coder.turned(q)))
+
+    def _attend_turned(self, layer: int, q: Tensor) -> Tensor:
         if isinstance(self.tail, PagedStore):
             return self._attend_pages(self.tail, layer, q)
         last = self.tokens + q.shape[0]
@@ -197,6 +212,7 @@ class QuantisedCache(KVCache):
         keys_at, values_at, head_bytes = tail.layout(layer)
         attend_quantised(
             q.contiguous().numpy(), codes[0], k_steps, k_minima, codes[1], v_steps, v_minima,
+            self.coder.levels("keys").numpy(), self.coder.levels("values").numpy(),
             s.key_axis == "channel", s.symmetric, s.key_bits, s.value_bits, s.key_group, s.value_group,
             self.keys_done, self.values_done, tail.table(), self.tail_start // BLOCK, keys_at, values_at, head_bytes,
             self.tokens + 1, self.width, out.numpy(),
@@ -229,11 +245,11 @@ class QuantisedCache(KVCache):
         codes = codes.transpose(2, 3).flatten(1, 2)[:, : stop - start]
         if s.key_axis == "token":
             steps, minima = (t[layer].flatten(1)[:, start:stop] for t in (self.k_steps, self.k_minima))
-            return dequantise(codes, steps, minima, s.key_bits, symmetric=s.symmetric)
+            return self.coder.decode(codes, steps, minima, "keys")
         groups = codes.transpose(1, 2).unflatten(2, (-1, s.key_group))
         rows = slice(start // s.key_group, stop // s.key_group)
         steps, minima = (t[layer, :, rows].transpose(1, 2) for t in (self.k_steps, self.k_minima))
-        return dequantise(groups, steps, minima, s.key_bits, symmetric=s.symmetric).flatten(2).transpose(1, 2)
+        return self.coder.decode(groups, steps, minima, "keys").flatten(2).transpose(1, 2)
 
     def _decoded_values(self, layer: int, start: int, stop: int) -> Tensor:
         s, stop = self.scheme, min(stop, self.values_done)
@@ -242,10 +258,10 @@ class QuantisedCache(KVCache):
         codes = unpack(self.v_codes[layer].flatten(1, 2)[:, start:stop], s.value_bits)
         groups = codes[..., : self.shape.head_dim].unflatten(2, (-1, s.value_group))
         steps, minima = (t[layer, :, start:stop] for t in (self.v_steps, self.v_minima))
-        return dequantise(groups, steps, minima, s.value_bits, symmetric=s.symmetric).flatten(2)
+        return self.coder.decode(groups, steps, minima, "values").flatten(2)
 
     def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        k, v = self._dense(layer, 0, self.tokens)
+        k, v = map(self.coder.turned_back, self._dense(layer, 0, self.tokens))
         return k, v, torch.arange(self.tokens).expand(self.shape.n_kv_heads, -1)
 
     def nbytes(self) -> dict[str, int]:
@@ -253,6 +269,7 @@ class QuantisedCache(KVCache):
             "codes": self.k_codes.nbytes + self.v_codes.nbytes,
             "steps": self.k_steps.nbytes + self.v_steps.nbytes,
             "minima": self.k_minima.nbytes + self.v_minima.nbytes,
+            "tables": sum(tensor.nbytes for tensor in self.coder.tensors()),
             "tail": self.tail.nbytes(),
         }
 

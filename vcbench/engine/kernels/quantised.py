@@ -143,6 +143,56 @@ def values_by_token(
 
 
 @numba.njit(nogil=True)
+def unpacked(line: Any, bits: int, out: Any) -> None:
+    """out[i] = code i of a packed line, int32."""
+    low = line.shape[0] // 3 * 2 if bits == 3 else line.shape[0]
+    plane = 2 if bits == 3 else bits
+    mask = np.int32((1 << plane) - 1)
+    for slot in range(8 // plane):
+        shift = np.int32(slot * plane)
+        for i in range(low):
+            out[slot * low + i] = (np.int32(line[i]) >> shift) & mask
+    if bits == 3:
+        high = line.shape[0] - low
+        for slot in range(8):
+            shift = np.int32(slot)
+            for i in range(high):
+                out[slot * high + i] |= ((np.int32(line[low + i]) >> shift) & np.int32(1)) << np.int32(2)
+
+
+@numba.njit(nogil=True)
+def keys_by_level(codes: Any, scales: Any, levels: Any, block: int, count: int, bits: int, tile: Any) -> None:
+    """tile[d, j] = levels[code] * scale for the first `count` tokens of a block.
+
+    codes: [blocks, D, bytes]; scales: [blocks, 64], or [blocks, 0] where every scale is 1.
+    """
+    index = np.empty(BLOCK, np.int32)
+    scale = np.ones(BLOCK, np.float32)
+    for j in range(min(count, scales.shape[1])):
+        scale[j] = half_as_float(scales[block, j])
+    for d in range(codes.shape[1]):
+        unpacked(codes[block, d], bits, index)
+        for j in range(count):
+            tile[d, j] = levels[index[j]] * scale[j]
+
+
+@numba.njit(nogil=True)
+def values_by_level(
+    codes: Any, scales: Any, levels: Any, block: int, count: int, bits: int, depth: int, tile: Any
+) -> None:
+    """tile[j, d] = levels[code] * scale for the first `count` tokens of a block and `depth` channels.
+
+    codes: [blocks, 64, bytes]; scales: [blocks * 64, 1], or [blocks * 64, 0] where every scale is 1.
+    """
+    index = np.empty(tile.shape[1], np.int32)
+    for j in range(count):
+        unpacked(codes[block, j], bits, index)
+        scale = half_as_float(scales[block * BLOCK + j, 0]) if scales.shape[1] else Float(1)
+        for d in range(depth):
+            tile[j, d] = levels[index[d]] * scale
+
+
+@numba.njit(nogil=True)
 def copy_tile(address: int, tile: Any) -> None:
     """The exact tile at an address."""
     for r in range(tile.shape[0]):
@@ -153,6 +203,7 @@ def copy_tile(address: int, tile: Any) -> None:
 @numba.njit(parallel=True, nogil=True, cache=True)
 def attend_quantised(
     q: Any, k_codes: Any, k_steps: Any, k_minima: Any, v_codes: Any, v_steps: Any, v_minima: Any,
+    key_levels: Any, value_levels: Any,
     by_channel: bool, symmetric: bool, key_bits: int, value_bits: int, key_group: int, value_group: int,
     quantised_keys: int, quantised_values: int,
     table: Any, tail_block: int, keys_at: int, values_at: int, head_bytes: int,
@@ -161,7 +212,8 @@ def attend_quantised(
     """Attention of q: [n, H, D] over one layer; token i sees first_visible + i tokens. out: [n, Hk, H / Hk, D].
 
     Tokens below `quantised_keys` (`quantised_values`) come from codes, the others from the exact pages of `table`,
-    whose first page holds block `tail_block`.
+    whose first page holds block `tail_block`. A code stands for its entry in the levels where there are any, times its
+    token's step, and for a multiple of the step otherwise.
     """
     n, heads, depth = q.shape
     kv_heads = out.shape[1]
@@ -195,7 +247,9 @@ def attend_quantised(
                 if ready < BLOCK:
                     copy_tile(keys, key_tile)
                 keys = key_tile.ctypes.data
-                if by_channel:
+                if key_levels.size:
+                    keys_by_level(k_codes[head], k_steps[head], key_levels, block, ready, key_bits, key_tile)
+                elif by_channel:
                     keys_by_channel(
                         k_codes[head], k_steps[head], k_minima[head], block, ready, key_group, key_bits, symmetric,
                         key_tile,
@@ -209,10 +263,15 @@ def attend_quantised(
                 if ready < BLOCK:
                     copy_tile(values, value_tile)
                 values = value_tile.ctypes.data
-                values_by_token(
-                    v_codes[head], v_steps[head], v_minima[head], block, ready, value_group, value_bits, symmetric,
-                    value_tile,
-                )  # fmt: skip
+                if value_levels.size:
+                    values_by_level(
+                        v_codes[head], v_steps[head], value_levels, block, ready, value_bits, depth, value_tile
+                    )
+                else:
+                    values_by_token(
+                        v_codes[head], v_steps[head], v_minima[head], block, ready, value_group, value_bits, symmetric,
+                        value_tile,
+                    )  # fmt: skip
             first = first_row_beyond(block * BLOCK, first_visible, rows, group)
             block_step(
                 query, first, rows, group, first_visible - block * BLOCK, keys, values, depth, width,

@@ -1,0 +1,157 @@
+"""How vectors become codes and back: uniform grids, FP8, and Lloyd-Max levels of rotated directions (TurboQuant)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vcbench.engine.kernels import linear as kernel
+from vcbench.engine.lloyd_max import lloyd_max
+from vcbench.engine.packing import HALF_MAX, dequantise, quantise
+
+Kind = Literal["keys", "values"]
+ScaleRule = Literal["plain", "norm", "unbiased"]
+
+
+class Coder(ABC):
+    """Turns groups of numbers into codes. `bits` of keys and of values may differ.
+
+    Entries are stored as `turned`, a rotation under which the attention of turned queries is that of plain ones but for
+    `turned_back`, which the result needs.
+    """
+
+    scaled = True
+    """Whether each group has a step of its own."""
+
+    @abstractmethod
+    def encode(self, x: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes (int32, x's shape), steps and minima (float16, without the last dimension) of groups x[..., group]."""
+
+    @abstractmethod
+    def decode(self, codes: Tensor, steps: Tensor, minima: Tensor, kind: Kind) -> Tensor:
+        """The float32 values of codes[..., group]."""
+
+    def levels(self, kind: Kind) -> Tensor:
+        """What each code stands for before it is scaled, float32; empty where the kernel computes it from the code."""
+        return torch.empty(0)
+
+    def turned(self, x: Tensor) -> Tensor:
+        """x: [..., D] as it is stored."""
+        return x
+
+    def turned_back(self, x: Tensor) -> Tensor:
+        """The inverse of `turned`."""
+        return x
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor held."""
+        return []
+
+
+class UniformCoder(Coder):
+    """A uniform grid between each group's extremes, or a symmetric one."""
+
+    def __init__(self, key_bits: int, value_bits: int, *, symmetric: bool) -> None:
+        self.bits: dict[Kind, int] = {"keys": key_bits, "values": value_bits}
+        self.symmetric = symmetric
+
+    def encode(self, x: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
+        return quantise(x, self.bits[kind], symmetric=self.symmetric)
+
+    def decode(self, codes: Tensor, steps: Tensor, minima: Tensor, kind: Kind) -> Tensor:
+        return dequantise(codes, steps, minima, self.bits[kind], symmetric=self.symmetric)
+
+
+class FP8Coder(Coder):
+    """e4m3 with one static scale: no step of its own for any group. Values beyond 448 scales saturate."""
+
+    scaled = False
+
+    def __init__(self, scale: float, device: torch.device) -> None:
+        self.scale = scale
+        every = torch.arange(256, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn).float()
+        self._levels = (every * scale).nan_to_num(0.0)
+
+    def encode(self, x: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
+        finite = (x / self.scale).clamp(-448.0, 448.0)
+        none = torch.empty(0, dtype=torch.float16, device=x.device)
+        return finite.to(torch.float8_e4m3fn).view(torch.uint8).int(), none, none
+
+    def decode(self, codes: Tensor, steps: Tensor, minima: Tensor, kind: Kind) -> Tensor:
+        return self._levels[codes]
+
+    def levels(self, kind: Kind) -> Tensor:
+        return self._levels
+
+    def tensors(self) -> list[Tensor]:
+        return [self._levels]
+
+
+class DirectionCoder(Coder):
+    """TurboQuant: a vector is a norm and a rotated direction, whose coordinates take the nearest Lloyd-Max level.
+
+    What is stored as the norm makes up for the levels' shrinkage as `rule` says: the norm itself (plain), the norm over
+    that of the levels (norm), or what makes <x, x^> = |x|^2 (unbiased). The bytes are the same.
+    """
+
+    def __init__(self, key_bits: int, value_bits: int, rule: ScaleRule, rotation: Tensor) -> None:
+        """rotation: [D, D], orthogonal."""
+        size, device = rotation.shape[0], rotation.device
+        self.rule = rule
+        bits: dict[Kind, int] = {"keys": key_bits, "values": value_bits}
+        self._levels = {
+            kind: torch.tensor(lloyd_max(count, size).levels / size**0.5, dtype=torch.float32, device=device)
+            for kind, count in bits.items()
+        }
+        self._forth, self._back = _blocked(rotation), _blocked(rotation.mT)
+
+    def encode(self, x: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
+        levels = self._levels[kind]
+        wide = x.double()
+        norm = wide.square().sum(-1, keepdim=True).sqrt()
+        direction = torch.where(norm > 0, wide / norm, 0.0)
+        codes = torch.bucketize(direction.float(), (levels[1:] + levels[:-1]) / 2)
+        chosen = levels[codes].double()
+        if self.rule == "norm":
+            norm = norm / chosen.square().sum(-1, keepdim=True).sqrt()
+        elif self.rule == "unbiased":
+            norm = torch.where(norm > 0, norm / (direction * chosen).sum(-1, keepdim=True), 0.0)
+        return codes.int(), norm[..., 0].clamp(max=HALF_MAX).half(), norm.new_empty(0, dtype=torch.float16)
+
+    def decode(self, codes: Tensor, steps: Tensor, minima: Tensor, kind: Kind) -> Tensor:
+        return self._levels[kind][codes] * steps.float().unsqueeze(-1)
+
+    def levels(self, kind: Kind) -> Tensor:
+        return self._levels[kind]
+
+    def turned(self, x: Tensor) -> Tensor:
+        return _product(x, self._forth)
+
+    def turned_back(self, x: Tensor) -> Tensor:
+        return _product(x, self._back)
+
+    def tensors(self) -> list[Tensor]:
+        return [*self._levels.values(), self._forth, self._back]
+
+
+def _blocked(matrix: Tensor) -> Tensor:
+    """A matrix [D, D] to multiply rows by, in the form of `kernels.linear`: [blocks, D, 64]."""
+    missing = -matrix.shape[0] % kernel.OUTPUTS
+    padded = torch.nn.functional.pad(matrix, (0, 0, 0, missing))
+    return padded.view(-1, kernel.OUTPUTS, matrix.shape[1]).transpose(1, 2).contiguous()
+
+
+def _product(x: Tensor, blocked: Tensor) -> Tensor:
+    """x @ matrix^T, float32 inside; on CPU no row depends on the others."""
+    rows = x.reshape(-1, x.shape[-1]).float()
+    out = torch.empty_like(rows)
+    if x.device.type == "cpu":
+        bias = torch.empty(0)
+        kernel.linear(rows.contiguous().numpy(), blocked.numpy(), bias.numpy(), out.numpy())
+    else:
+        matrix = blocked.transpose(1, 2).flatten(0, 1)[: rows.shape[1]]
+        out = (rows[:, None] * matrix).sum(-1)
+    return out.view(x.shape).to(x.dtype)
