@@ -35,7 +35,7 @@ format: $(VENV)/installed-dev ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/installed-dev ## every benchmark, one after the other; run it on an idle machine
-	@set -e; for script in $(wildcard benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
 
 docs: $(VENV)/installed-dev ## write docs/config.md anew
 	$(BIN)/python -m vcbench.config.reference > docs/config.md

@@ -10,7 +10,6 @@ from torch import Tensor
 from vcbench.engine.kernels import rows as kernels
 from vcbench.engine.linear import Product, RowMode, in_tiles
 
-
 MANY_ROWS = 64
 
 
