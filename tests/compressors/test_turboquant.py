@@ -124,7 +124,7 @@ def test_entries_are_near_the_exact_ones_and_attention_is_over_them(bits: str, r
         for kind, count in zip((0, 1), o.key_and_value_bits, strict=True):
             error = ((k, v)[kind][:, :200] - exact[kind]).square().sum() / exact[kind].square().sum()
             theory = lloyd_max(count, 32).mse
-            assert error.item() == pytest.approx(theory / (1 - theory), rel=0.05)
+            assert error.item() == pytest.approx(theory / (1 - theory), rel=0.15, abs=1e-6)
 
 
 def test_bytes() -> None:
