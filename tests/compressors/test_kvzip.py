@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +13,12 @@ from torch import Tensor
 from tests.compressors import tiny
 from vcbench.compressors.kvzip import PART, WHOLE, KVzip, KVzipOptions, reconstruction_scores, repetition
 from vcbench.engine.decoder import Decoder, Prefill
+from vcbench.engine.load import load_decoder
 from vcbench.engine.observe import LayerRows
+from vcbench.models.instruction import InstructionWriter
+from vcbench.models.store import ModelFiles
+from vcbench.models.tokenizer import Tokenizer
+from vcbench.models.weights import WeightReader
 
 TOKENS = 90
 
@@ -188,3 +195,29 @@ def test_global_eviction_of_equal_scores_keeps_exactly_the_budget() -> None:
     kept = [head for layer in range(3) for head in cache.materialize(layer)[2]]
     assert sum(int((head >= 0).sum()) for head in kept) == round(0.25 * 3 * 2 * 40)
     assert all(head[:4].tolist() == [0, 1, 2, 3] for head in kept)
+
+
+@pytest.mark.model
+def test_a_planted_sentence_ranks_high_on_the_embedded_model(embedded_model: ModelFiles) -> None:
+    """A-KVZ-3, as far as a model of this size bears it out: its telling tokens are in the top fifth, "the" is not.
+
+    Scores are averaged over layers and heads. Measured: 8 of 17 tokens, where chance puts 3.
+    """
+    tokenizer = Tokenizer.from_files(embedded_model)
+    with WeightReader(embedded_model.path) as reader:
+        decoder, _ = load_decoder(
+            embedded_model.architecture,
+            reader,
+            device=torch.device("cpu"),
+            dtype=torch.float32,
+            exactness="fast",
+        )
+    code = tokenizer.encode(inspect.getsource(textwrap))[:600]
+    needle = tokenizer.encode(" The secret code of the blue safe is 7391-KTX.")
+    ids = [*code[:200], *needle, *code[200:]]
+    prefill = decoder.prefill(ids, chunk=len(ids), instruct=InstructionWriter(tokenizer))
+
+    scores = reconstruction_scores(prefill, KVzipOptions()).nan_to_num(posinf=0.0).mean((0, 1))
+    share = scores.argsort(descending=True).argsort()[200 : 200 + len(needle)] / len(ids)
+
+    assert (share < 0.2).float().mean().item() >= 0.4
