@@ -1,0 +1,290 @@
+"""Runs on the tiny model: resumed after any death, never mixed, never poisoned, one cell the same as in any company."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from vcbench.config.load import dump_config
+from vcbench.config.options import build_options
+from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, MetricsConfig, RunConfig, TaskConfig
+from vcbench.engine.decoder import Decoder
+from vcbench.errors import ConfigError, RecordError
+from vcbench.records.reader import load_run
+from vcbench.runners.run import execute
+from vcbench.runners.tiny import tiny_config
+
+MAX_TOKENS = 24
+CELLS = (
+    CellConfig(arm="full"),
+    CellConfig(arm="lossy", method="snapkv-2x"),
+    CellConfig(arm="vericache", method="snapkv-2x", draft_length=4),
+    CellConfig(arm="vericache", method="kivi-2bit", draft_length=9),
+)
+LONG_CONSOLE = 1000
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VCBENCH_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    made = tiny_config("tiny", requests=5, batch_size=2, cells=CELLS)
+    task = replace(made.tasks[0], max_tokens=MAX_TOKENS)
+    return replace(made, output_dir=str(tmp_path / "runs"), tasks=(task,), metrics=MetricsConfig(divergence=True))
+
+
+def quiet() -> Console:
+    return Console(quiet=True)
+
+
+def heard() -> Console:
+    return Console(record=True, width=LONG_CONSOLE, file=io.StringIO())
+
+
+def timeless(path: Path) -> list[dict[str, Any]]:
+    """The run's lines but for their times and for how requests were batched."""
+    lines = [json.loads(line) for line in (path / "requests.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "timing"} for line in lines if line["kind"] != "batch"]
+
+
+def answers(path: Path) -> dict[tuple[str, str], tuple[list[int], str, str]]:
+    """(cell label, request) to ids, finish reason and hash of logits."""
+    run = load_run(path)
+    labels = {cell.id: cell.label for cell in run.cells}
+    return {
+        (labels[cell], request): (list(line.token_ids), line.finish_reason, line.logits_sha256)
+        for (cell, _, request), line in run.requests.items()
+    }
+
+
+def test_a_run_is_complete_and_every_verified_answer_is_full_kvs(config: RunConfig) -> None:
+    path = execute(config, console=quiet())
+    run = load_run(path)
+    found = answers(path)
+
+    assert run.complete
+    assert len(found) == 5 * len(CELLS)
+    for (label, request), answer in found.items():
+        if label.startswith("vericache"):
+            assert answer == found["full", request]
+    assert {line.request for line in run.divergences.values()} == {f"r{n:03}" for n in range(5)}
+
+
+def test_the_same_run_again_gives_the_same_lines_bit_for_bit(config: RunConfig) -> None:
+    first = execute(config, console=quiet())
+    second = execute(replace(config, name="again"), console=quiet())
+
+    assert timeless(first) == timeless(second)
+
+
+def test_answers_do_not_depend_on_batch_size_draft_length_or_the_cells_beside(config: RunConfig) -> None:
+    together = answers(execute(config, console=quiet()))
+    alone = replace(
+        config,
+        name="alone",
+        engine=EngineConfig(batch_size=1),
+        cells=(CellConfig(arm="full"), CellConfig(arm="vericache", method="snapkv-2x", draft_length=1)),
+    )
+    apart = answers(execute(alone, console=quiet()))
+
+    for (label, request), answer in apart.items():
+        if label == "full":
+            assert answer == together["full", request]
+        else:
+            assert answer == together["full", request] == together["vericache snapkv-2x k=4", request]
+
+
+def test_a_finished_run_is_left_alone(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = execute(config, console=quiet())
+    before = (path / "requests.jsonl").read_bytes()
+    monkeypatch.setattr(Decoder, "forward", None)
+    console = heard()
+    assert execute(config, console=console) == path
+
+    assert (path / "requests.jsonl").read_bytes() == before
+    assert "is complete; nothing to run" in console.export_text()
+
+
+@pytest.mark.parametrize("kept", [1, 2, 5, 9, 17])
+def test_a_run_cut_anywhere_resumes_to_the_same_lines(config: RunConfig, kept: int) -> None:
+    whole = execute(config, console=quiet())
+    expected = timeless(whole)
+    lines = (whole / "requests.jsonl").read_bytes().splitlines(keepends=True)
+    (whole / "manifest.json").unlink()
+    (whole / "requests.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
+    console = heard()
+    execute(config, console=console)
+
+    assert "dropped:" in console.export_text()
+    assert sorted(map(json.dumps, timeless(whole))) == sorted(map(json.dumps, expected))
+    assert load_run(whole).complete
+
+
+def test_killed_and_resumed(config: RunConfig, tmp_path: Path) -> None:
+    """kill -9 as soon as a few answers are there; what was written stays, the rest follows."""
+    expected = timeless(execute(replace(config, name="whole"), console=quiet()))
+    source = tmp_path / "run.yaml"
+    source.write_text(dump_config(config))
+    child = subprocess.Popen(
+        [sys.executable, "-c", "from vcbench.cli.main import entry; entry()", "run", str(source)],
+        stderr=subprocess.DEVNULL,
+    )
+    records = Path(config.output_dir) / config.name / "requests.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and child.poll() is None:
+        if records.is_file() and records.read_bytes().count(b"\n") >= 4:
+            break
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    survived = timeless(records.parent) if records.read_bytes().endswith(b"\n") else None
+    path = execute(config, console=quiet())
+
+    assert sorted(map(json.dumps, timeless(path))) == sorted(map(json.dumps, expected))
+    assert survived is None or timeless(path)[: len(survived)] == survived
+
+
+CHANGES: Mapping[str, Any] = {
+    "seed": lambda c: replace(c, seed=7),
+    "ratio": lambda c: replace(c, methods={**c.methods, "snapkv-2x": snapkv(2.001)}),
+    "max_tokens": lambda c: replace(c, tasks=(replace(c.tasks[0], max_tokens=MAX_TOKENS + 1),)),
+    "stop": lambda c: replace(c, tasks=(replace(c.tasks[0], stop=("ba be",)),)),
+    "cells": lambda c: replace(c, cells=c.cells[:3]),
+}
+
+
+def snapkv(factor: float) -> MethodConfig:
+    options = build_options("compressor", "snapkv", {"factor": factor, "window": 8})
+    return MethodConfig(
+        compressor="snapkv", options={key: getattr(options, key) for key in options.__dataclass_fields__}
+    )
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_run_of_the_same_name_moves_the_old_one_away(config: RunConfig, change: str) -> None:
+    small = replace(config, tasks=(replace(config.tasks[0], limit=1),))
+    path = execute(small, console=quiet())
+    old = (path / "requests.jsonl").read_bytes()
+    console = heard()
+    execute(CHANGES[change](small), console=console)
+
+    assert (path.with_name("tiny~1") / "requests.jsonl").read_bytes() == old
+    assert "holds another run" in console.export_text()
+    assert load_run(path).complete
+
+
+def jsonl(config: RunConfig, path: Path, rows: list[dict[str, Any]], **task: Any) -> RunConfig:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = dict(config.tasks[0].options) | {"path": str(path)}
+    made: dict[str, Any] = {"name": "jsonl", "max_tokens": MAX_TOKENS, "options": options} | task
+    return replace(config, tasks=(TaskConfig(**made),))
+
+
+def test_a_request_that_cannot_be_served_fails_alone(config: RunConfig, tmp_path: Path) -> None:
+    """Prompt over the limit: its reason is recorded in every cell, the others are answered."""
+    rows = [
+        {"id": "long", "prompt_ids": [5] * 500},
+        {"id": "fits", "prompt_ids": [5] * 40},
+        {"id": "edge", "prompt_ids": [7] * (512 - MAX_TOKENS)},
+        {"id": "one", "prompt_ids": [9]},
+    ]
+    path = execute(jsonl(config, tmp_path / "prompts.jsonl", rows), console=quiet())
+    run = load_run(path)
+
+    assert run.complete
+    for (_, _, request), line in run.requests.items():
+        assert (line.finish_reason == "error") == (request == "long")
+    reasons = {line.error for line in run.requests.values() if line.error}
+    assert len(reasons) == 1
+    assert "500 prompt tokens + max_tokens 24 = 524 exceed the context limit of 512" in reasons.pop()
+    found = answers(path)
+    assert all(found[label, request] == found["full", request] for label, request in found if "veri" in label)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"id": "a", "prompt_ids": [3]}, {"id": "a", "prompt_ids": [4]}], "a"),
+        ([{"id": "a", "prompt_ids": []}], "empty"),
+        ([{"id": "a", "prompt_ids": [3, 99999]}], "99999"),
+        ([{"id": "a", "prompt": "half of an emoji \ud83d"}], "surrogate"),
+    ],
+)
+def test_bad_prompts_are_refused_before_anything_is_written(
+    config: RunConfig, tmp_path: Path, rows: list[dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        execute(jsonl(config, tmp_path / "prompts.jsonl", rows), console=quiet())
+
+    assert not Path(config.output_dir).exists()
+
+
+def test_two_runs_at_once_of_one_name_are_refused(config: RunConfig) -> None:
+    from vcbench.records.store import RunDirectory
+
+    path = execute(config, console=quiet())
+    with RunDirectory.open(path), pytest.raises(RecordError, match="being written by another vcbench"):
+        execute(config, console=quiet())
+
+
+def test_missing_cuda_is_a_configuration_problem(config: RunConfig) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    with pytest.raises(ConfigError, match="no CUDA device"):
+        execute(replace(config, model=replace(config.model, device="cuda")), console=quiet())
+
+
+def test_the_cells_change_places_from_batch_to_batch(config: RunConfig) -> None:
+    path = execute(config, console=quiet())
+    order = [
+        json.loads(line)["cell"] for line in (path / "requests.jsonl").read_text().splitlines() if '"batch"' in line
+    ]
+    labels = {cell.id: cell.label for cell in load_run(path).cells}
+    batches = [[labels[cell] for cell in order[i : i + len(CELLS)]] for i in range(0, len(order), len(CELLS))]
+
+    assert len(batches) == 3
+    assert len({batch[0] for batch in batches}) == 3
+    assert all(sorted(batch) == sorted(labels.values()) for batch in batches)
+
+
+def test_compression_that_never_happened_is_visible(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner that falls back to the full cache answers correctly, and the record says which class it used."""
+    from vcbench.compressors.snapkv import SnapKV
+
+    monkeypatch.setattr(SnapKV, "compress", lambda self, prefill, *, seed: copy_of(prefill.cache))
+    run = load_run(execute(config, console=quiet()))
+    used = {next(iter(line.cache_classes)) for key, line in run.requests.items() if "snapkv" in label_of(run, key[0])}
+
+    assert used == {"FullCache"}
+    assert {cell.cache_class for cell in run.cells if "snapkv" in cell.label} == {"KeptCache"}
+
+
+def copy_of(cache: Any) -> Any:
+    """A second full cache with the same entries."""
+    from vcbench.engine.cache import FullCache
+
+    twin = FullCache(cache.shape)
+    twin.store.reserve(cache.tokens)
+    twin.store.copy_from(cache.store, 0, 0, cache.tokens)
+    twin.tokens = twin.committed = cache.tokens
+    return twin
+
+
+def label_of(run: Any, cell: str) -> str:
+    return next(entry.label for entry in run.cells if entry.id == cell)
