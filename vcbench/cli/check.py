@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,10 @@ import typer
 from vcbench.cli.output import next_command, notes, results, write_json
 from vcbench.cli.runs import find_run
 from vcbench.errors import SchemaVersionError, UsageError
+
+CONFIG_SUFFIXES = (".yaml", ".yml")
+TINY = "tiny"
+"""The gate's own small run, in place of a configuration."""
 
 if TYPE_CHECKING:
     from vcbench.lossless.check import Selection
@@ -24,13 +29,14 @@ def check(
         list[str],
         typer.Argument(
             metavar="RUN | CONFIG | RECORDS_A RECORDS_B",
-            help="A run (directory, or name under runs/); a configuration, which is run first; or two files of outputs "
-            "(or runs), the reference first.",
+            help="A run (directory, or name under runs/); a configuration, which is run first (`tiny`: a small one "
+            "that needs no model); or two files of outputs (or runs), the reference first.",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a pull-request comment.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with every divergence.")] = None,
     cell: Annotated[str | None, typer.Option(metavar="LABEL", help="Check this cell only.")] = None,
     request: Annotated[list[str] | None, typer.Option(metavar="ID", help="Check these requests only.")] = None,
     fail_on: Annotated[
@@ -40,6 +46,18 @@ def check(
         str | None, typer.Option(metavar="RUN", help="Fail where this run is worse than a stored one, by pairs.")
     ] = None,
     tolerance: Annotated[float, typer.Option(help="How much worse than --baseline is tolerated, as a share.")] = 0.05,
+    audit: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Teacher-force this model over the outputs; classifies forks.")
+    ] = None,
+    controls: Annotated[
+        bool, typer.Option("--controls", help="Decode forked requests of a run again to find the cause.")
+    ] = False,
+    inject_fault: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Build a fault into the engine, to see the gate turn red.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one key of CONFIG.")
+    ] = None,
 ) -> None:
     """Say whether every answer equals the reference's, and at which level.
 
@@ -50,10 +68,11 @@ def check(
 
     rules = Rules(parse_fail_on(fail_on) if fail_on is not None else [], baseline, tolerance)
     selection = Selection(cell=cell, requests=frozenset(request) if request else None)
-    result = _checked(targets, selection, rules)
-    _report(result, as_json=as_json, junit=junit, markdown=markdown)
+    source = _source(targets, overrides or [], inject_fault)
+    result = source.check(selection, rules, audit=audit, controls=controls)
+    _report(result, as_json=as_json, files={"junit": junit, "markdown": markdown, "html": html})
     if not as_json:
-        next_command(_next(targets, result))
+        next_command(_next(source.paths, result))
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
@@ -81,20 +100,69 @@ class Rules:
         return replace(result, findings=tuple(findings))
 
 
-def _checked(targets: list[str], selection: Selection, rules: Rules) -> CheckResult:
-    from vcbench.lossless.check import check_files, check_loaded, other_schema
-    from vcbench.records.reader import load_run
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is checked: one run, or two things to compare."""
 
+    paths: tuple[Path, ...]
+
+    def check(self, selection: Selection, rules: Rules, *, audit: str | None, controls: bool) -> CheckResult:
+        """The gate's answer, with everything that was asked for beside it."""
+        from vcbench.lossless.check import check_files, check_loaded, other_schema
+        from vcbench.records.reader import load_run
+
+        run = None
+        if len(self.paths) == 2:
+            if controls:
+                raise UsageError("--controls decodes a run of vcbench again; for two files of outputs there is --audit")
+            result = check_files(*self.paths, selection)
+        else:
+            try:
+                run = load_run(self.paths[0])
+            except SchemaVersionError as error:
+                return other_schema(self.paths[0], error)
+            result = check_loaded(run, selection)
+        if audit is not None:
+            from vcbench.runners.audit import audit as audited
+
+            result = audited(result, audit, console=notes())
+        if controls and run is not None:
+            from vcbench.runners.controls import FORKS_PER_CELL, run_controls
+
+            result = run_controls(result, run, limit=None if selection.requests else FORKS_PER_CELL)
+        return rules.apply(result, run)
+
+
+def _source(targets: list[str], overrides: list[str], fault: str | None) -> Source:
+    """The records behind the arguments; a configuration is run first."""
     if len(targets) > 2:
         raise UsageError(f"{len(targets)} things to check; give one run or configuration, or two files of outputs")
-    if len(targets) == 2:
-        return rules.apply(check_files(_records(targets[0]), _records(targets[1]), selection), None)
-    path = find_run(targets[0])
-    try:
-        run = load_run(path)
-    except SchemaVersionError as error:
-        return other_schema(path, error)
-    return rules.apply(check_loaded(run, selection), run)
+    is_config = len(targets) == 1 and (targets[0] == TINY or targets[0].endswith(CONFIG_SUFFIXES))
+    if is_config:
+        return Source((_run_config(targets[0], overrides, fault),))
+    if fault is not None or overrides:
+        option = "--inject-fault" if fault is not None else "--set"
+        raise UsageError(f"{option} needs a configuration to run, e.g. `vcbench check {TINY} {option} ...`")
+    if len(targets) == 1:
+        return Source((find_run(targets[0]),))
+    return Source((_records(targets[0]), _records(targets[1])))
+
+
+def _run_config(target: str, overrides: list[str], fault: str | None) -> Path:
+    from vcbench.cli.run import architecture_of
+    from vcbench.lossless.faults import find_fault
+
+    if fault is not None:
+        find_fault(fault)
+    if target == TINY and overrides:
+        raise UsageError(f"--set has no effect on `{TINY}`, which is fixed; give a configuration file")
+    from vcbench.runners.gate import run_for_gate, tiny_run
+
+    if target == TINY:
+        return run_for_gate(tiny_run(fault), fault=fault, console=notes())
+    from vcbench.config.load import load_config
+
+    return run_for_gate(load_config(target, overrides, architecture_of=architecture_of), fault=fault, console=notes())
 
 
 def _records(text: str) -> Path:
@@ -102,26 +170,27 @@ def _records(text: str) -> Path:
     return Path(text) if Path(text).is_file() else find_run(text)
 
 
-def _next(targets: list[str], result: CheckResult) -> str:
+def _next(paths: tuple[Path, ...], result: CheckResult) -> str:
     """What to type after a check."""
     if result.cards:
         return result.cards[0].replay
-    if len(targets) > 1:
-        return f"vcbench check {' '.join(targets)} --html check.html"
-    path = find_run(targets[0])
-    return f"vcbench compare {path}" if result.exit_code == 0 else f"vcbench show {path} --request ID"
+    if len(paths) > 1:
+        return shlex.join(["vcbench", "check", *map(str, paths), "--html", "check.html"])
+    run = shlex.quote(str(paths[0]))
+    return f"vcbench compare {run}" if result.exit_code == 0 else f"vcbench show {run} --request ID"
 
 
-def _report(result: CheckResult, *, as_json: bool, junit: Path | None, markdown: Path | None) -> None:
-    from vcbench.lossless import junit as junit_report
-    from vcbench.lossless import markdown as markdown_report
+def _report(result: CheckResult, *, as_json: bool, files: dict[str, Path | None]) -> None:
     from vcbench.lossless.check import render
     from vcbench.lossless.document import as_dict
+    from vcbench.lossless.html import html
+    from vcbench.lossless.junit import junit_xml
+    from vcbench.lossless.markdown import markdown
 
-    if junit is not None:
-        _write(junit, junit_report.junit_xml(result))
-    if markdown is not None:
-        _write(markdown, markdown_report.markdown(result))
+    writers = {"junit": junit_xml, "markdown": markdown, "html": html}
+    for kind, path in files.items():
+        if path is not None:
+            _write(path, writers[kind](result))
     if as_json:
         write_json(as_dict(result))
     else:

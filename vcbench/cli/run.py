@@ -29,7 +29,7 @@ def run(
     from vcbench.config.load import load_config
 
     changes = [*(overrides or ()), *([f"name={json.dumps(name)}"] if name is not None else ())]
-    loaded = load_config(config, changes, architecture_of=_architecture)
+    loaded = load_config(config, changes, architecture_of=architecture_of)
     if dry_run:
         from vcbench.cli.dry_run import show_plan
 
@@ -46,7 +46,7 @@ def run(
     next_command(f"vcbench compare {path}")
 
 
-def _architecture(model_id: str) -> Architecture | None:
+def architecture_of(model_id: str) -> Architecture | None:
     """The model's shape as far as it is known before the model is looked for: by name, or from a local directory."""
     from vcbench.errors import ModelError
     from vcbench.models.catalog import known_architecture

@@ -42,6 +42,7 @@ class Side:
     top: tuple[TopToken, ...] = ()
     gap: float | None = None
     gap_steps: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,8 @@ def card_lines(card: Card) -> list[str]:
             lines.append(f"    text: ...{one.before} >>> {one.after}")
         if one.top:
             lines.append(f"    top {len(one.top)}: {'  '.join(_top(top) for top in one.top)}")
+        if one.note:
+            lines.append(f"    {one.note}")
         if one.gap is not None:
             steps = "" if one.gap_steps is None else f" = {one.gap_steps:.3g} steps of {card.dtype}"
             lines.append(f"    the other arm's token lies {one.gap:.4g} below its leader{steps}")

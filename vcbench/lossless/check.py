@@ -136,7 +136,7 @@ def _check_cell(
         for prompt_task, request in run.prompts
         if prompt_task == task and selection.has_request(request)
     )
-    result = CellResult(cell=cell, task=task, verdicts=verdicts, guards=guarded)
+    result = CellResult(cell=cell, task=task, verdicts=verdicts, guards=guarded, arms=(reference, method))
     options = ["--cell", cell.label, "--controls"]
     return result, cards_of(result, reference, method, ["vcbench", "check", str(run.path)], options)
 
@@ -150,6 +150,7 @@ def _check_pair(a: _Source, b: _Source, command: Sequence[str], selection: Selec
         verdicts=tuple(judge(task, request, a.arm, b.arm, bitwise=False) for request in requests),
         guards=outputs_guards(a.arm, b.arm),
         notes=outputs_notes(a.arm, b.arm),
+        arms=(a.arm, b.arm),
     )
     return result, cards_of(result, a.arm, b.arm, command, [])
 

@@ -12,6 +12,7 @@ from vcbench.metrics.interval import upper_bound
 from vcbench.records.reader import CellInfo
 
 if TYPE_CHECKING:
+    from vcbench.lossless.answers import Arm
     from vcbench.lossless.cards import Card
     from vcbench.lossless.thresholds import Finding
 
@@ -74,13 +75,14 @@ class Guard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
-    """One cell on one task. A lossy cell has guards and no verdicts."""
+    """One cell on one task. A lossy cell has guards and no verdicts; `arms`: reference and method behind the others."""
 
     cell: CellInfo
     task: str
     verdicts: tuple[RequestVerdict, ...]
     guards: tuple[Guard, ...]
     notes: tuple[str, ...] = ()
+    arms: tuple[Arm, Arm] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,53 @@
+"""The faults that `vcbench check --inject-fault` builds into the engine, so that the gate can be seen to turn red."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vcbench.errors import UsageError
+from vcbench.registry import suggest
+
+Needs = Literal["", "drop", "quantise", "penalty"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A fault that was reported for some engine. `outcome`: what the gate must say of it.
+
+    `needs`: the kind of compressor, or of sampling, without which it does nothing.
+    """
+
+    doc: str
+    outcome: Literal["FAIL", "VACUOUS"] = "FAIL"
+    needs: Needs = ""
+
+
+FAULTS: dict[str, Fault] = {
+    "position_from_kept_length": Fault(
+        doc="verification rotates its block by the number of kept tokens in place of the true position", needs="drop"
+    ),
+    "no_rollback_of_last_draft": Fault(doc="the first rejected draft stays in the full cache"),
+    "eos_only_checked_at_block_end": Fault(doc="a stop counts only as the last token of a committed block"),
+    "cap_before_stop": Fault(doc="a block that reaches max_tokens is cut there before stops are looked for"),
+    "nan_accepts_all": Fault(doc="logits that are not a number accept the whole draft"),
+    "penalty_ignores_same_round": Fault(
+        doc="a repetition penalty does not see the tokens of the same round", needs="penalty"
+    ),
+    "compressed_cache_in_verify": Fault(doc="verification reads the compressed cache"),
+    "drop_last_request": Fault(doc="the last request of every batch is never reported"),
+    "wrong_model_records": Fault(doc="another model's answers are recorded under this one's name"),
+    "residual_never_quantised": Fault(
+        doc="the exact window of a quantised cache never fills, so nothing is quantised",
+        outcome="VACUOUS",
+        needs="quantise",
+    ),
+    "cache_silently_replaced": Fault(doc="an ordinary cache stands in for the compressed one", outcome="VACUOUS"),
+}
+
+
+def find_fault(name: str) -> Fault:
+    """The fault of that name. Raises UsageError with the nearest names."""
+    if name not in FAULTS:
+        raise UsageError(f"unknown fault {name!r}; {suggest(name, list(FAULTS))}")
+    return FAULTS[name]
