@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.config.conftest import GOOD
 from vcbench.config.load import dump_config, load_config
+from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
     CellConfig,
     EngineConfig,
@@ -44,6 +45,18 @@ METHODS = st.builds(
     exact=st.booleans(),
     note=TEXT,
 )
+SAMPLING = st.builds(
+    Sampling,
+    temperature=st.floats(0, 1e9),
+    top_k=st.integers(0, 2**63 - 1),
+    top_p=st.floats(0, 1, exclude_min=True),
+    min_p=st.floats(0, 1),
+    repetition_penalty=st.floats(0.01, 100),
+    presence_penalty=st.floats(-2, 2),
+    frequency_penalty=st.floats(-2, 2),
+    logit_bias=st.dictionaries(st.integers(0, 10**18 - 1), st.floats(-100, 100), max_size=3),
+    seed=st.none() | st.integers(0, 2**63 - 1),
+)
 TASKS = st.builds(
     TaskConfig,
     name=st.just("probe-task"),
@@ -51,6 +64,7 @@ TASKS = st.builds(
     max_tokens=COUNTS,
     stop=st.lists(TEXT.filter(bool), max_size=3).map(tuple),
     ignore_eos=st.booleans(),
+    sampling=SAMPLING,
     options=st.builds(dict, words=COUNTS),
 )
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from vcbench import registry
+from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
     CellConfig,
     EngineConfig,
@@ -152,6 +153,9 @@ def test_configuration_that_counts(change: dict[str, Any]) -> None:
         {"max_tokens": 9},
         {"stop": ("x",)},
         {"ignore_eos": True},
+        {"sampling": Sampling(temperature=1.0)},
+        {"sampling": Sampling(seed=1)},
+        {"sampling": Sampling(logit_bias={3: 1.0})},
         {"options": {"keep": 0.25}},
     ],
 )
