@@ -1,7 +1,19 @@
-"""The embedded model, for tests marked `model`."""
+"""Fixtures of the compressors's tests."""
 
 from __future__ import annotations
 
-from tests.models.conftest import embedded_model
+from collections.abc import Iterator
 
-__all__ = ["embedded_model"]
+import pytest
+import torch
+
+from vcbench.engine import environment
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Models are so small that waking a second thread takes longer than the work, on a busy machine much longer."""
+    before = torch.get_num_threads()
+    environment.set_threads(1)
+    yield
+    environment.set_threads(before)
