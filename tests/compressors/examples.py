@@ -103,7 +103,7 @@ def state(cache: KVCache) -> list[Any]:
 
 def as_bytes(x: Tensor) -> tuple[tuple[int, ...], bytes]:
     """A tensor's shape and bits, to be compared without NaN or -0 getting in the way."""
-    return tuple(x.shape), x.contiguous().numpy().tobytes()
+    return tuple(x.shape), x.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def reachable_tensors(root: Any) -> list[Tensor]:
@@ -113,7 +113,7 @@ def reachable_tensors(root: Any) -> list[Tensor]:
     waiting = [root]
     while waiting:
         item = waiting.pop()
-        if id(item) in seen or isinstance(item, (type, str, bytes, int, float, np.ndarray)):
+        if id(item) in seen or isinstance(item, (type, str, bytes, int, float, np.ndarray, torch.dtype, torch.device)):
             continue
         seen.add(id(item))
         if isinstance(item, Tensor):
