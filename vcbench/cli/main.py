@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from vcbench import __version__
-from vcbench.cli import check, compare, doctor, ls, run, show
+from vcbench.cli import check, compare, demo, doctor, ls, run, show
 from vcbench.cli.output import notes
 from vcbench.errors import UsageError, VcbenchError
 
@@ -36,6 +36,7 @@ app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("check")(check.check)
 app.command("show")(show.show)
+app.command("demo")(demo.demo)
 app.command("ls")(ls.ls)
 app.command("doctor")(doctor.doctor)
 

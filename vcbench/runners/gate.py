@@ -14,7 +14,9 @@ from vcbench.errors import UsageError
 from vcbench.lossless.faults import find_fault
 from vcbench.runners.faulty import Engine
 from vcbench.runners.run import execute
-from vcbench.runners.tiny import GREEDY, PENALISED, TINY, tiny_config
+from vcbench.runners.tiny import CELLS, GREEDY, PENALISED, TINY, tiny_config
+
+DEMO_REQUESTS = 8
 
 
 def run_for_gate(config: RunConfig, *, fault: str | None, console: Console) -> Path:
@@ -31,8 +33,17 @@ def run_for_gate(config: RunConfig, *, fault: str | None, console: Console) -> P
 
 def tiny_run(fault: str | None) -> RunConfig:
     """The gate's own small run, with the sampling that the fault needs."""
-    sampling = PENALISED if fault is not None and find_fault(fault).needs == "penalty" else GREEDY
-    return tiny_config(TINY, sampling=sampling)
+    return tiny_config(TINY, sampling=_sampling(fault))
+
+
+def demo_run(fault: str) -> RunConfig:
+    """A still smaller one that can show the fault: kernels that it does not need are not compiled for it."""
+    cells = CELLS if find_fault(fault).needs == "quantise" else CELLS[:2]
+    return tiny_config("demo", requests=DEMO_REQUESTS, cells=cells, sampling=_sampling(fault))
+
+
+def _sampling(fault: str | None) -> Sampling:
+    return PENALISED if fault is not None and find_fault(fault).needs == "penalty" else GREEDY
 
 
 def fault_obstacle(config: RunConfig, fault: str) -> str:
