@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vcbench.metrics.text import first_divergence, is_looped, token_f1
+from vcbench.metrics.text import ends_in_loop, first_divergence, is_looped, repeated_share, token_f1
 
 ids = st.lists(st.integers(0, 3), max_size=12)
 
@@ -57,7 +57,7 @@ def test_halves_of_a_character_are_different_tokens() -> None:
     ],
 )
 def test_loops(output: list[int], looped: bool) -> None:
-    assert is_looped(output) is looped
+    assert ends_in_loop(output) is looped
 
 
 @given(st.lists(st.integers(0, 1), max_size=40))
@@ -67,4 +67,19 @@ def test_loops_by_the_rule(output: list[int]) -> None:
         tail = output[-size:]
         return size <= len(output) and all(x == y for x, y in zip(tail, tail[period:], strict=False))
 
-    assert is_looped(output) == any(by_rule(period) for period in range(1, len(output) + 1))
+    assert ends_in_loop(output) == any(by_rule(period) for period in range(1, len(output) + 1))
+
+
+def test_a_sentence_repeated_with_variations_is_a_loop() -> None:
+    sentence = list(range(100, 130))
+    output = [*sentence, 1, *sentence, 2, *sentence, 3, 4, 5]
+
+    assert not ends_in_loop(output)
+    assert repeated_share(output) > 1 / 3
+    assert is_looped(output)
+
+
+def test_text_without_repetition_and_short_text_are_no_loops() -> None:
+    assert repeated_share(range(128)) == 0
+    assert repeated_share([7] * 31) == 0
+    assert not is_looped(list(range(128)))

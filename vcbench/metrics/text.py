@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 LOOP_COPIES = 3
 LOOP_TOKENS = 24
+GRAM = 8
+LOOPED_SHARE = 1 / 3
 
 
 def first_divergence(reference: Sequence[object], other: Sequence[object]) -> int | None:
@@ -26,11 +28,25 @@ def token_f1(reference: Sequence[int], other: Sequence[int]) -> float:
 
 
 def is_looped(ids: Sequence[int]) -> bool:
-    """Whether the output ends in a loop.
+    """Whether the output repeats itself: it ends in a loop, or more than a third of its 8-grams occurred before.
 
-    It does if, for some period p, its last max(3 p, 24) tokens repeat with that period: at least three copies of a
-    p-gram and at least 24 tokens, so that a short enumeration is no loop. A stop token after a loop hides it.
+    It ends in a loop if, for some period p, its last max(3 p, 24) tokens repeat with that period: at least three copies
+    of a p-gram and at least 24 tokens, so that a short enumeration is no loop. The share also finds loops of whole
+    sentences with small variations, and loops that a stop token ended.
     """
+    return repeated_share(ids) > LOOPED_SHARE or ends_in_loop(ids)
+
+
+def repeated_share(ids: Sequence[int]) -> float:
+    """The share of 8-grams that occurred earlier in the output; 0 for outputs too short to tell (under 32 tokens)."""
+    count = len(ids) - GRAM + 1
+    if len(ids) < 4 * GRAM:
+        return 0.0
+    return 1 - len({tuple(ids[i : i + GRAM]) for i in range(count)}) / count
+
+
+def ends_in_loop(ids: Sequence[int]) -> bool:
+    """Whether the last tokens repeat with some period; see `is_looped`."""
     for period in range(1, len(ids) // LOOP_COPIES + 1):
         needed = max(LOOP_COPIES * period, LOOP_TOKENS)
         if needed <= len(ids) and all(ids[-i] == ids[-i - period] for i in range(1, needed - period + 1)):

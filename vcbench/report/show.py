@@ -69,7 +69,7 @@ def _cell(
         return
     if line.error is not None:
         yield Text(f"  failed: {printable(line.error)}", style="red")
-    looped = ", ends in a loop" if is_looped(line.token_ids) else ""
+    looped = ", repeats itself" if is_looped(line.token_ids) else ""
     yield Text(f"  {len(line.token_ids)} tokens, finish reason {printable(line.finish_reason)}{looped}")
     if line.kv_end is not None:
         yield Text(f"  {_bytes(line)}")
