@@ -35,8 +35,8 @@ class Entry:
 
 ENTRIES = (
     # The first ones are those that the embedded model answers with the least repetition.
-    Entry("explain-assignment", "prose", "assignment", 1400, "Explain this text with a short example for each rule."),
-    Entry("port-fractions", "code", "fractions.py", 2400, "Rewrite the central class of this file in JavaScript."),
+    Entry("continue-csv", "code", "csv.py", 1600, "Write the code that follows where this file breaks off."),
+    Entry("summarise-execmodel", "prose", "execmodel", 2000, "Summarise this text in your own words."),
     Entry(
         "describe-textwrap",
         "code",
@@ -51,12 +51,12 @@ ENTRIES = (
         5500,
         "Write a tutorial for beginners that teaches the main points of this text with short code examples.",
     ),
-    Entry("summarise-execmodel", "prose", "execmodel", 2000, "Summarise this text in your own words."),
+    Entry("port-fractions", "code", "fractions.py", 4000, "Rewrite the central class of this file in JavaScript."),
     Entry("summarise-debugger", "prose", "debugger", 2800, "Explain to a new programmer how to use this debugger."),
+    Entry("explain-assignment", "prose", "assignment", 1400, "Explain this text with a short example for each rule."),
     Entry("explain-heapq", "code", "heapq.py", 1200, "Explain step by step how this module works."),
     Entry("test-shlex", "code", "shlex.py", 2500, "Write unit tests with `unittest` for the code in this file."),
     Entry("questions-compound", "prose", "compound", 4500, "Write ten exam questions about this text and answer them."),
-    Entry("continue-csv", "code", "csv.py", 1600, "Write the code that follows where this file breaks off."),
     Entry(
         "compare-formatstrings", "prose", "formatstrings", 3000, "List the rules in this text, each with an example."
     ),
