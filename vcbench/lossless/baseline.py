@@ -43,9 +43,10 @@ def _cell(
     then = next((other for other in baseline.cells if other.label == cell.label and other.answers(task)), None)
     for name in names:
         measure = MEASURES[name]
-        ours = _same_prompts(run, baseline, task, measure.samples(run, cell, task))
-        if not ours:
+        every = measure.samples(run, cell, task)
+        if not every:
             continue
+        ours = _same_prompts(run, baseline, task, every)
         rule = f"{name} against baseline"
         theirs = measure.samples(baseline, then, task) if then is not None else {}
         common = [key for key in ours if key in theirs]
