@@ -7,6 +7,7 @@ codes, then the upper ones. Steps and minima are float16 bits.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numba
@@ -36,18 +37,6 @@ def affine(steps: Any, minima: Any, row: int, column: int, bits: int, symmetric:
 
 
 @numba.njit(nogil=True)
-def decode_group(codes: int, size: int, bits: int, first: int, stop: int, step: Any, offset: Any, out: int) -> None:
-    """out[first : stop] from one plane of codes, `size` bytes, with one step and offset. out: float32 address."""
-    mask = np.int32((1 << bits) - 1)
-    index = first
-    while index < stop:
-        slot, start = index // size, index % size
-        run = min(size - start, stop - index)
-        decode_run(codes + start, np.int32(slot * bits), mask, run, step, offset, out + 4 * index)
-        index += run
-
-
-@numba.njit(nogil=True)
 def add_plane(codes: int, size: int, steps: int, count: int, out: int) -> None:
     """out[i] += bit i * steps[i] for `count` codes of one bit in `size` bytes. steps, out: float32 addresses."""
     for slot in range(8):
@@ -61,26 +50,53 @@ def add_plane(codes: int, size: int, steps: int, count: int, out: int) -> None:
 
 
 @numba.njit(nogil=True)
-def decode_line(
-    codes: int, size: int, count: int, steps: Any, minima: Any, row: int, column: int, down: int, across: int,
-    group: int, bits: int, symmetric: bool, upper: Any, out: int,
-) -> None:  # fmt: skip
-    """The first `count` of the codes packed in `size` bytes, in groups of `group`.
+def decode_plane(
+    codes: int,
+    pitch: int,
+    size: int,
+    count: int,
+    group: int,
+    bits: int,
+    steps: Any,
+    offsets: Any,
+    out: int,
+    stride: int,
+) -> None:
+    """out[line, i] = code * steps[g, line] + offsets[g, line] for i < count, g = i // group.
 
-    Group g has its step at steps[row + g * down, column + g * across]. upper: scratch of `count` floats, for the
-    steps of the upper plane of 3 bits. out: float32 address.
+    A line's codes lie in `size` bytes from codes + line * pitch on. steps, offsets: [groups, lines]. out: float32
+    address, `stride` floats a line. Lines are innermost, so that what depends on i alone is worked out once.
     """
-    lower_size, lower_bits = (size // 3 * 2, 2) if bits == 3 else (size, bits)
-    for first in range(0, count, group):
-        g = first // group
-        step, offset = affine(steps, minima, row + g * down, column + g * across, bits, symmetric)
-        stop = min(count, first + group)
-        decode_group(codes, lower_size, lower_bits, first, stop, step, offset, out)
-        if bits == 3:
-            for i in range(first, stop):
-                upper[i] = Float(4) * step
-    if bits == 3:
-        add_plane(codes + lower_size, size // 3, upper.ctypes.data, count, out)
+    mask = np.int32((1 << bits) - 1)
+    run = math.gcd(size, group)
+    for slot in range(8 // bits):
+        shift = np.int32(slot * bits)
+        for start in range(0, size, run):
+            index = slot * size + start
+            if index >= count:
+                return
+            g = index // group
+            length = min(run, count - index)
+            for line in range(steps.shape[1]):
+                at = out + 4 * (line * stride + index)
+                decode_run(codes + line * pitch + start, shift, mask, length, steps[g, line], offsets[g, line], at)
+
+
+@numba.njit(nogil=True)
+def decode_lines(codes: Any, count: int, group: int, bits: int, steps: Any, offsets: Any, tile: Any) -> None:
+    """tile[line, i] for i < count of every line of codes: [lines, bytes]; see `decode_plane`."""
+    size = codes.shape[1]
+    at, out, stride = codes.ctypes.data, tile.ctypes.data, tile.shape[1]
+    if bits != 3:
+        decode_plane(at, size, size, count, group, bits, steps, offsets, out, stride)
+        return
+    low = size // 3 * 2
+    decode_plane(at, size, low, count, group, 2, steps, offsets, out, stride)
+    upper = np.empty(count, np.float32)
+    for line in range(steps.shape[1]):
+        for i in range(count):
+            upper[i] = Float(4) * steps[i // group, line]
+        add_plane(at + line * size + low, size // 3, upper.ctypes.data, count, out + 4 * line * stride)
 
 
 @numba.njit(nogil=True)
@@ -91,14 +107,16 @@ def keys_by_channel(
 
     codes: [blocks, D, bytes]; steps, minima: [groups, D]; a group longer than a block covers several.
     """
-    size = codes.shape[2]
-    first = block * BLOCK // group
-    upper = np.empty(BLOCK, np.float32)
-    for d in range(codes.shape[1]):
-        decode_line(
-            codes[block, d].ctypes.data, size, count, steps, minima, first, d, 1, 0, group, bits, symmetric, upper,
-            tile[d].ctypes.data,
-        )  # fmt: skip
+    channels = codes.shape[1]
+    inside = min(group, BLOCK)
+    groups = (count + inside - 1) // inside
+    wide = np.empty((2, groups, channels), np.float32)
+    for g in range(groups):
+        for d in range(channels):
+            wide[0, g, d], wide[1, g, d] = affine(
+                steps, minima, (block * BLOCK + g * inside) // group, d, bits, symmetric
+            )
+    decode_lines(codes[block], count, inside, bits, wide[0], wide[1], tile)
 
 
 @numba.njit(nogil=True)
@@ -112,15 +130,17 @@ def keys_by_token(
     for j in range(count):
         wide[0, j], wide[1, j] = affine(steps, minima, block, j, bits, symmetric)
         wide[2, j] = Float(4) * wide[0, j]
+    steps_at, offsets_at = wide[0].ctypes.data, wide[1].ctypes.data
+    at, out, pitch = codes[block].ctypes.data, tile.ctypes.data, codes.shape[2]
     for d in range(codes.shape[1]):
-        line = codes[block, d].ctypes.data
+        line = at + d * pitch
         for slot in range(8 // plane):
             index = slot * size
             if index >= count:
                 break
             decode_run_by_lane(
-                line, np.int32(slot * plane), mask, min(size, count - index), wide[0, index:].ctypes.data,
-                wide[1, index:].ctypes.data, tile[d, index:].ctypes.data,
+                line, np.int32(slot * plane), mask, min(size, count - index), steps_at + 4 * index,
+                offsets_at + 4 * index, out + 4 * (d * BLOCK + index),
             )  # fmt: skip
         if bits == 3:
             add_plane(line + size, codes.shape[2] // 3, wide[2].ctypes.data, count, tile[d].ctypes.data)
@@ -134,12 +154,12 @@ def values_by_token(
 
     codes: [blocks, 64, bytes]; steps, minima: [blocks * 64, groups].
     """
-    upper = np.empty(tile.shape[1], np.float32)
+    groups = steps.shape[1]
+    wide = np.empty((2, groups, count), np.float32)
     for j in range(count):
-        decode_line(
-            codes[block, j].ctypes.data, codes.shape[2], steps.shape[1] * group, steps, minima, block * BLOCK + j, 0,
-            0, 1, group, bits, symmetric, upper, tile[j].ctypes.data,
-        )  # fmt: skip
+        for g in range(groups):
+            wide[0, g, j], wide[1, g, j] = affine(steps, minima, block * BLOCK + j, g, bits, symmetric)
+    decode_lines(codes[block], groups * group, group, bits, wide[0], wide[1], tile)
 
 
 @numba.njit(nogil=True)
