@@ -13,6 +13,7 @@ LIMIT = 60_000
 """Characters; GitHub refuses a comment of more than 65,536."""
 REASONS = 20
 CARDS = 3
+ENTITIES = {ord(char): f"&#{ord(char)};" for char in "&\\`*_[]<>|#@~$"}
 CUT = "\n\n_Cut here: the comment would be too long. `--html` has everything._\n"
 
 
@@ -25,7 +26,7 @@ def markdown(result: CheckResult) -> str:
 def _lines(result: CheckResult) -> Iterator[str]:
     yield f"### Lossless gate: {result.outcome}"
     yield ""
-    yield f"{_text(headline(result))}. Level: *{result.level}*. Records: {_code(result.run)}."
+    yield f"{_text(headline(result))}. Level: *{result.level}*. Records: {_text(result.run)}."
     yield ""
     if result.cells:
         shown = [v for v in Verdict if v is Verdict.IDENTICAL or any(cell.counts[v] for cell in result.cells)]
@@ -55,11 +56,4 @@ def _lines(result: CheckResult) -> Iterator[str]:
 
 def _text(text: str) -> str:
     """Text in which nothing is markup."""
-    safe = printable(text)
-    for char in "\\`*_[]<>|#@~$":
-        safe = safe.replace(char, f"&#{ord(char)};")
-    return safe
-
-
-def _code(text: str) -> str:
-    return f"`{printable(text).replace('`', chr(39))}`"
+    return printable(text).translate(ENTITIES)

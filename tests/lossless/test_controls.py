@@ -1,0 +1,95 @@
+"""The control ladder on the tiny model: the rung that reproduces a fork names its cause, and the replay works."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.lossless.conftest import TinyRuns
+from vcbench.cli.main import app
+from vcbench.errors import RecordError
+from vcbench.lossless.cards import Card, card_lines
+from vcbench.lossless.check import check_loaded
+from vcbench.records.reader import Run
+from vcbench.runners.controls import run_controls
+
+RUNGS = [
+    "reference repeated",
+    "reference at another batch size",
+    "scored at width 7 with no drafter",
+    "cold against warm",
+    "draft and verify with compression off",
+    "float32 in both arms",
+]
+
+
+def first_card(run: Run) -> Card:
+    found = check_loaded(run)
+    return run_controls(replace(found, cards=found.cards[:1]), run).cards[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("position_from_kept_length", "compression leaking into verification"),
+        ("compressed_cache_in_verify", "compression leaking into verification"),
+        ("no_rollback_of_last_draft", "draft-verify logic"),
+        ("eos_only_checked_at_block_end", "draft-verify logic"),
+        ("cap_before_stop", "draft-verify logic"),
+        ("penalty_ignores_same_round", "draft-verify logic"),
+    ],
+)
+def test_the_cause_is_named(tiny_runs: TinyRuns, tiny_place: Path, fault: str, cause: str) -> None:
+    card = first_card(tiny_runs(fault))
+    assert card.cause == cause
+    assert [control.name for control in card.controls] == RUNGS
+    reproducing = [control for control in card.controls if control.reproduces]
+    assert [control.cause for control in reproducing] == [cause]
+
+
+def test_a_card_has_the_logits_of_both_arms(tiny_runs: TinyRuns, tiny_place: Path) -> None:
+    card = first_card(tiny_runs("no_rollback_of_last_draft"))
+    for own, other in ((card.reference, card.method), (card.method, card.reference)):
+        assert own.top[0].id == own.token
+        assert own.gap is not None
+        assert own.gap > 0
+        assert own.gap_steps is not None
+        assert own.gap_steps > 0
+        assert own.token != other.token
+        assert own.text
+    assert card.dtype == "float32"
+    place = card.position
+    assert place.verify_width == (place.drafted or 0) + 1
+    text = "\n".join(card_lines(card))
+    for part in ("offset", "round", "top 5:", "steps of float32", "control reference repeated", "cause:", "replay:"):
+        assert part in text
+
+
+def test_the_replay_command_works(tiny_runs: TinyRuns, tiny_place: Path) -> None:
+    tiny_runs("no_rollback_of_last_draft")
+    run = CliRunner().invoke(app, ["check", "runs/tiny-no_rollback_of_last_draft"], catch_exceptions=False)
+    assert run.exit_code == 1
+    command = next(line for line in run.stdout.splitlines() if line.startswith("  replay: "))
+    words = shlex.split(command.removeprefix("  replay: "))
+    assert words[0] == "vcbench"
+    again = CliRunner().invoke(app, words[1:], catch_exceptions=False)
+    assert again.exit_code == 1
+    assert "cause: draft-verify logic" in again.stdout
+    assert "NOT bitwise lossless: 0 of 1 request " in again.stdout
+
+
+def test_a_run_without_forks_needs_no_model(tiny_runs: TinyRuns) -> None:
+    result = check_loaded(tiny_runs(None))
+    assert run_controls(result, tiny_runs(None)) is result
+
+
+def test_other_weights_than_the_records_are_refused(tiny_runs: TinyRuns, tiny_place: Path) -> None:
+    run = tiny_runs("drop_last_request")
+    forked = check_loaded(tiny_runs("no_rollback_of_last_draft"))
+    run.provenance["model"]["weights_sha256"] = "0"
+    with pytest.raises(RecordError, match="was made with other weights"):
+        run_controls(forked, run)
