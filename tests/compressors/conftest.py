@@ -1,4 +1,4 @@
-"""Fixtures of the compressors's tests."""
+"""Fixtures of the compressors' tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.models.conftest import embedded_model
 from vcbench.engine import environment
+
+__all__ = ["embedded_model"]
 
 
 @pytest.fixture(scope="module", autouse=True)
