@@ -6,7 +6,7 @@ VCBENCH := $(BIN)/vcbench
 RUN := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format gate bench docs clean
+.PHONY: help setup demo test check format gate soak bench docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -21,6 +21,10 @@ demo: setup ## get the embedded model, run the quickstart, print the comparison 
 
 gate: setup ## exit 0 only if every VeriCache request of the quickstart equals full KV
 	$(VCBENCH) check $(RUN)
+
+soak: $(VENV)/installed-dev ## 300 drawn requests bit for bit, then full KV against transformers; for the night
+	$(VCBENCH) model fetch smollm2-135m
+	$(BIN)/python -m tests.lossless.soak
 
 test: $(VENV)/installed-dev ## install what tests need and run them
 	$(BIN)/pytest

@@ -62,7 +62,7 @@ def tiny_config(
         tasks=(TaskConfig(name="jsonl", max_tokens=MAX_TOKENS, sampling=sampling, options=_jsonl(path)),),
         cells=tuple(cells),
         methods={key: _complete(method) for key, method in methods.items()},
-        engine=EngineConfig(batch_size=batch_size),
+        engine=EngineConfig(batch_size=batch_size, threads=1),
         metrics=MetricsConfig(divergence=False),
     )
 
