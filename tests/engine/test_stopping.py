@@ -54,6 +54,16 @@ def test_a_stop_wins_over_the_cap_on_the_same_token() -> None:
     assert ends(rule, [0, 1]) == (2, "stop")
 
 
+@pytest.mark.parametrize("stop", ["b", "ab", "abc", "abcd", "abcdefgh"])
+@pytest.mark.parametrize("before", ["", "x", "ab", "abcabc", "aaaaaaaaa"])
+def test_a_stop_string_may_come_letter_by_letter(stop: str, before: str) -> None:
+    """Even when the longest of all comes so, one more letter with every token."""
+    text = before + stop
+    rule = StopRule(request(stop_strings=(stop, "z" * len(stop))), lambda: Pieces(text))
+
+    assert ends(rule, range(len(text))) == (text.index(stop) + len(stop), "stop")
+
+
 def test_a_stop_string_may_come_out_of_the_middle_of_a_token() -> None:
     rule = StopRule(request(stop_strings=("\n\n",)), lambda: Pieces(["a\n", "\nb"]))
 
