@@ -14,7 +14,7 @@ from typing import Any
 from common import embedded_model, real_tokens, write_result
 
 CONTEXTS = (2048, 4096)
-STEPS = 24
+STEPS = 16
 ROUNDS = 5
 BATCH = 8
 
@@ -70,11 +70,25 @@ def engine_step(decoder: Any, caches: list[Any], token: int) -> Callable[[], Any
     return step
 
 
+def copies(cache: Any, count: int) -> list[Any]:
+    """The cache and further ones with the same entries in memory of their own."""
+    from vcbench.engine.cache import FullCache
+
+    made = [cache]
+    while len(made) < count:
+        twin = FullCache(cache.shape)
+        twin.store.reserve(cache.tokens)
+        twin.store.copy_from(cache.store, 0, 0, cache.tokens)
+        twin.commit(cache.tokens)
+        made.append(twin)
+    return made
+
+
 def measure_context(decoders: dict[str, Any], model: Any, context: int) -> dict[str, Any]:
     """Interleaved rounds at one context: transformers, and our engine at batch 1 (both exactness levels) and 8."""
     ids = real_tokens(context)
     bitwise = decoders["bitwise"]
-    caches = [bitwise.prefill(ids, chunk=2048).cache for _ in range(BATCH)]
+    caches = copies(bitwise.prefill(ids, chunk=2048).cache, BATCH)
     steps: dict[str, list[float]] = {name: [] for name in ("bitwise", "fast", "transformers", f"batch_{BATCH}")}
     for _ in range(ROUNDS):
         single = [(name, decoder, caches[:1]) for name, decoder in decoders.items()]
