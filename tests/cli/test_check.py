@@ -100,13 +100,14 @@ def test_every_report_at_once(place: Path) -> None:
     ]  # fmt: skip
 
 
-def test_records_that_cannot_be_read_are_no_pass(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_that_cannot_be_read_are_no_pass_and_have_a_report(place: Path) -> None:
     records = place / "runs" / "good" / "requests.jsonl"
     records.write_bytes(b"{broken}\n" + records.read_bytes())
-    assert code_of(monkeypatch, "check", "good") == 1
-    assert "not a line of JSON" in capsys.readouterr().err
+    code, out, _ = invoke("check", "good", "--junit", "j.xml")
+    assert code == 1
+    assert "not a line of JSON" in out
+    assert ET.parse(place / "j.xml").getroot().findall(".//error")
+    assert invoke("check", "good", "--fail-on", "violations>0", "--baseline", "bad")[0] == 1
 
 
 def test_help_lists_the_exit_codes() -> None:

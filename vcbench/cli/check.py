@@ -11,7 +11,7 @@ import typer
 
 from vcbench.cli.output import next_command, notes, results, write_json
 from vcbench.cli.runs import find_run
-from vcbench.errors import SchemaVersionError, UsageError
+from vcbench.errors import RecordError, UsageError
 
 CONFIG_SUFFIXES = (".yaml", ".yml")
 TINY = "tiny"
@@ -108,7 +108,7 @@ class Source:
 
     def check(self, selection: Selection, rules: Rules, *, audit: str | None, controls: bool) -> CheckResult:
         """The gate's answer, with everything that was asked for beside it."""
-        from vcbench.lossless.check import check_files, check_loaded, other_schema
+        from vcbench.lossless.check import check_files, check_loaded, unreadable
         from vcbench.records.reader import load_run
 
         run = None
@@ -119,8 +119,8 @@ class Source:
         else:
             try:
                 run = load_run(self.paths[0])
-            except SchemaVersionError as error:
-                return other_schema(self.paths[0], error)
+            except RecordError as error:
+                return unreadable(self.paths[0], error)
             result = check_loaded(run, selection)
         if audit is not None:
             from vcbench.runners.audit import audit as audited

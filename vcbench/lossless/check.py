@@ -17,7 +17,7 @@ from vcbench.lossless.verdicts import judge
 from vcbench.records.files import PROVENANCE
 from vcbench.records.reader import CellInfo, Run, load_run
 
-__all__ = ["EVERYTHING", "Selection", "check_files", "check_loaded", "check_run", "other_schema", "render"]
+__all__ = ["EVERYTHING", "Selection", "check_files", "check_loaded", "check_run", "render", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,14 @@ def check_run(path: Path | str, selection: Selection = EVERYTHING) -> CheckResul
     try:
         return check_loaded(load_run(path), selection)
     except SchemaVersionError as error:
-        return other_schema(Path(path), error)
+        return unreadable(Path(path), error)
 
 
-def other_schema(path: Path, error: SchemaVersionError) -> CheckResult:
-    """The answer for records that this vcbench cannot read: nothing can be compared with them."""
-    return CheckResult(run=path.name, exactness="unknown", differences=(str(error),))
+def unreadable(path: Path, error: RecordError) -> CheckResult:
+    """The answer for damaged records, and for those of another schema version, which cannot be compared."""
+    if isinstance(error, SchemaVersionError):
+        return CheckResult(run=path.name, exactness="unknown", differences=(str(error),))
+    return CheckResult(run=path.name, exactness="unknown", problems=(str(error),))
 
 
 def check_loaded(run: Run, selection: Selection = EVERYTHING) -> CheckResult:
