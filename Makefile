@@ -1,5 +1,6 @@
 # `make demo` on a fresh machine needs Python 3.11 or newer with pip, and nothing else.
 PYTHON ?= python3
+PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 VCBENCH := $(BIN)/vcbench
@@ -25,6 +26,7 @@ gate: setup ## exit 0 only if every VeriCache request of the quickstart equals f
 soak: $(VENV)/installed-dev ## 300 drawn requests bit for bit, then full KV against transformers; for the night
 	$(VCBENCH) model fetch smollm2-135m
 	$(BIN)/python -m tests.lossless.soak
+	$(BIN)/pytest -m 'slow or net'
 
 test: $(VENV)/installed-dev ## install what tests need and run them
 	$(BIN)/pytest
@@ -52,9 +54,9 @@ clean: ## remove the environment and all caches; runs are kept
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("vcbench needs Python 3.11 or newer: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable . --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --editable . --constraint constraints.txt
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --editable '.[dev]' --constraint constraints.txt
 	@touch $@
