@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
 from typer.testing import CliRunner
 
 from tests.lossless.conftest import TinyRuns
 from vcbench.cli.main import app
+from vcbench.engine.decoder import Block, Decoder
 from vcbench.errors import RecordError
 from vcbench.lossless.cards import Card, card_lines
 from vcbench.lossless.check import check_loaded
-from vcbench.records.reader import Run
+from vcbench.records.reader import Run, load_run
 from vcbench.runners.controls import run_controls
+from vcbench.runners.run import execute
+from vcbench.runners.setup import load
+from vcbench.runners.tiny import CELLS, tiny_config
 
 RUNGS = [
     "reference repeated",
@@ -93,3 +103,41 @@ def test_other_weights_than_the_records_are_refused(tiny_runs: TinyRuns, tiny_pl
     run.provenance["model"]["weights_sha256"] = "0"
     with pytest.raises(RecordError, match="was made with other weights"):
         run_controls(forked, run)
+
+
+class Noisy(Decoder):
+    """A decoder whose logits depend on something that they must not depend on."""
+
+    def __init__(self, decoder: Decoder, kind: str) -> None:
+        self.__dict__.update(decoder.__dict__)
+        self.kind, self.calls = kind, 0
+
+    def forward(self, blocks: Sequence[Block]) -> Tensor:
+        self.calls += 1
+        seed = {
+            "width": max(len(block.token_ids) for block in blocks),
+            "batch": len(blocks),
+            "self": self.calls if len(blocks[0].token_ids) == 1 else 0,
+        }[self.kind]
+        logits = super().forward(blocks)
+        if self.kind == "width" and seed == 1:
+            return logits
+        return logits + 0.1 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("kind", "cause"), [("width", "width kernel"), ("batch", "batch"), ("self", "self-noise")])
+def test_noise_of_the_reference_itself_is_told_from_faults(
+    kind: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VCBENCH_CACHE_DIR", str(tmp_path / "cache"))
+
+    def noisy(*arguments: Any) -> tuple[Decoder, dict[str, int]]:
+        decoder, tiles = load(*arguments)
+        return Noisy(decoder, kind), tiles
+
+    monkeypatch.setattr("vcbench.runners.run.load", noisy)
+    monkeypatch.setattr("vcbench.runners.replay.load", noisy)
+    config = replace(tiny_config("noisy", requests=4, cells=CELLS[:2]), output_dir=str(tmp_path))
+    run = load_run(execute(config, console=Console(file=io.StringIO())))
+    assert check_loaded(run).outcome == "FAIL"
+    assert first_card(run).cause == cause

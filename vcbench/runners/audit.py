@@ -12,13 +12,14 @@ from vcbench.config.sampling import Sampling
 from vcbench.config.schema import ModelConfig, RunConfig
 from vcbench.engine.decoder import Block, Decoder
 from vcbench.engine.environment import set_threads
-from vcbench.errors import UsageError
+from vcbench.errors import InexactError, UsageError
 from vcbench.lossless.answers import Answer, Arm, prompt_sha256
 from vcbench.lossless.audit import Audited, apply_audit
 from vcbench.lossless.result import CellResult, CheckResult
 from vcbench.lossless.steps import Row, inspect_rows
 from vcbench.models.store import ModelFiles, resolve_model
-from vcbench.runners.plan import identify, with_model
+from vcbench.records.provenance import neutral
+from vcbench.runners.plan import Identity, identify, with_model
 from vcbench.runners.setup import load
 
 CHUNK = 2048
@@ -42,13 +43,21 @@ def audit(result: CheckResult, model: str, *, console: Console) -> CheckResult:
         return replace(result, differences=(*result.differences, *others))
     set_threads(0)
     identity = with_model(identify(config), files)
-    decoder, _ = load(files, identity, "bitwise")
+    decoder = _decoder(files, identity)
     dtype = next((str(arm.settings["dtype"]) for arm in arms if "dtype" in arm.settings), identity.dtype)
     auditor = Auditor(decoder, dtype)
     todo = sum(len(cell.verdicts) for cell in result.cells)
     steps = iter(track(range(todo), "audit", console=console, transient=True, disable=not console.is_terminal))
     audits = [auditor.cell(cell, steps) for cell in result.cells]
-    return apply_audit(result, audits, model=files.id, dtype=dtype)
+    return apply_audit(result, audits, model=neutral(files.id), dtype=dtype)
+
+
+def _decoder(files: ModelFiles, identity: Identity) -> Decoder:
+    """Rows that do not depend on their call where the device can give them, so that tau is as small as can be."""
+    try:
+        return load(files, identity, "bitwise")[0]
+    except InexactError:
+        return load(files, identity, "fast")[0]
 
 
 class Auditor:
@@ -101,7 +110,7 @@ def _contradictions(files: ModelFiles, arms: Sequence[Arm]) -> list[str]:
     """Where the model is not the one that the records name."""
     ours = {"weights_sha256": files.weights_sha256, "vocab_size": files.architecture.vocab_size}
     found = [
-        f"{key}: {value!r} in the audit's model {files.id}, {arm.settings[key]!r} in {arm.name}"
+        f"{key}: {value!r} in the audit's model {neutral(files.id)}, {arm.settings[key]!r} in {arm.name}"
         for arm in arms
         for key, value in ours.items()
         if key in arm.settings and arm.settings[key] != value
