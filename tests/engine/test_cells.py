@@ -450,3 +450,23 @@ def test_times_and_steps_are_counted() -> None:
     assert timing.steps == len(ended[0].rounds)
     assert 0 < timing.draft_s + timing.verify_s <= timing.decode_s
     assert ended[0].decode_s <= timing.decode_s
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (5, 1), (40, 8)])
+@pytest.mark.parametrize("head_dim", [20, 32])
+def test_head_counts_and_sizes_with_ragged_batches(heads: int, kv_heads: int, head_dim: int) -> None:
+    """Case 7: groups of query heads, head sizes that are no power of two, several requests; unsupported is said."""
+    architecture = replace(tiny.ARCHITECTURE, n_heads=heads, n_kv_heads=kv_heads, head_dim=head_dim)
+    decoder = tiny.fresh_decoder(architecture)
+    items = [prefilled(request(tiny.token_ids(n, seed=n), str(n), 10), decoder) for n in (1, 40, 70)]
+    full = [decode([item], decoder=decoder)[0] for item in items]
+    for name in ("none", "snapkv", "streamingllm", "int8", "kivi"):
+        compressor = make(METHODS[name])
+        if (reason := compressor.unsupported(compressor.options, architecture)) is not None:
+            assert (name, head_dim) == ("kivi", 20), reason
+            continue
+        for done, alone in zip(decode(items, "vericache", compressor, 5, decoder=decoder), full, strict=True):
+            check_same(done, alone)
+        together = decode(items, "lossy", compressor, decoder=decoder)
+        for done, item in zip(together, items, strict=True):
+            assert done.logits_sha256 == decode([item], "lossy", compressor, decoder=decoder)[0].logits_sha256
