@@ -220,6 +220,44 @@ def copy_tile(address: int, tile: Any) -> None:
             tile[r, c] = load(address + 4 * (r * tile.shape[1] + c))
 
 
+@numba.njit(nogil=True)
+def key_block(
+    codes: Any, steps: Any, minima: Any, levels: Any, by_channel: bool, symmetric: bool, bits: int, group: int,
+    block: int, quantised: int, exact: int, tile: Any,
+) -> Any:  # fmt: skip
+    """Address of a block's keys: the exact page, or `tile` with the codes of tokens below `quantised` decoded."""
+    ready = min(BLOCK, quantised - block * BLOCK)
+    if ready <= 0:
+        return exact
+    if ready < BLOCK:
+        copy_tile(exact, tile)
+    if levels.size:
+        keys_by_level(codes, steps, levels, block, ready, bits, tile)
+    elif by_channel:
+        keys_by_channel(codes, steps, minima, block, ready, group, bits, symmetric, tile)
+    else:
+        keys_by_token(codes, steps, minima, block, ready, bits, symmetric, tile)
+    return tile.ctypes.data
+
+
+@numba.njit(nogil=True)
+def value_block(
+    codes: Any, steps: Any, minima: Any, levels: Any, symmetric: bool, bits: int, group: int, depth: int,
+    block: int, quantised: int, exact: int, tile: Any,
+) -> Any:  # fmt: skip
+    """Address of a block's values; see `key_block`."""
+    ready = min(BLOCK, quantised - block * BLOCK)
+    if ready <= 0:
+        return exact
+    if ready < BLOCK:
+        copy_tile(exact, tile)
+    if levels.size:
+        values_by_level(codes, steps, levels, block, ready, bits, depth, tile)
+    else:
+        values_by_token(codes, steps, minima, block, ready, group, bits, symmetric, tile)
+    return tile.ctypes.data
+
+
 @numba.njit(parallel=True, nogil=True, cache=True)
 def attend_quantised(
     q: Any, k_codes: Any, k_steps: Any, k_minima: Any, v_codes: Any, v_steps: Any, v_minima: Any,
@@ -261,37 +299,14 @@ def attend_quantised(
         acc[:] = Float(0)
         for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
             page = table[block - tail_block] + head * head_bytes if block >= tail_block else 0
-            keys, values = page + keys_at, page + values_at
-            ready = min(BLOCK, quantised_keys - block * BLOCK)
-            if ready > 0:
-                if ready < BLOCK:
-                    copy_tile(keys, key_tile)
-                keys = key_tile.ctypes.data
-                if key_levels.size:
-                    keys_by_level(k_codes[head], k_steps[head], key_levels, block, ready, key_bits, key_tile)
-                elif by_channel:
-                    keys_by_channel(
-                        k_codes[head], k_steps[head], k_minima[head], block, ready, key_group, key_bits, symmetric,
-                        key_tile,
-                    )  # fmt: skip
-                else:
-                    keys_by_token(
-                        k_codes[head], k_steps[head], k_minima[head], block, ready, key_bits, symmetric, key_tile
-                    )
-            ready = min(BLOCK, quantised_values - block * BLOCK)
-            if ready > 0:
-                if ready < BLOCK:
-                    copy_tile(values, value_tile)
-                values = value_tile.ctypes.data
-                if value_levels.size:
-                    values_by_level(
-                        v_codes[head], v_steps[head], value_levels, block, ready, value_bits, depth, value_tile
-                    )
-                else:
-                    values_by_token(
-                        v_codes[head], v_steps[head], v_minima[head], block, ready, value_group, value_bits, symmetric,
-                        value_tile,
-                    )  # fmt: skip
+            keys = key_block(
+                k_codes[head], k_steps[head], k_minima[head], key_levels, by_channel, symmetric, key_bits, key_group,
+                block, quantised_keys, page + keys_at, key_tile,
+            )  # fmt: skip
+            values = value_block(
+                v_codes[head], v_steps[head], v_minima[head], value_levels, symmetric, value_bits, value_group, depth,
+                block, quantised_values, page + values_at, value_tile,
+            )  # fmt: skip
             first = first_row_beyond(block * BLOCK, first_visible, rows, group)
             block_step(
                 query, first, rows, group, first_visible - block * BLOCK, keys, values, depth, width,
