@@ -12,7 +12,8 @@ from rich.console import Console
 from tests.lossless.conftest import TinyRuns
 from tests.lossless.test_outputs import write
 from vcbench.errors import ModelError, UsageError
-from vcbench.lossless.check import check_files, check_loaded
+from vcbench.lossless.check import check_loaded
+from vcbench.lossless.pairs import check_files
 from vcbench.lossless.result import CheckResult, Verdict
 from vcbench.models.tiny import tiny_model
 from vcbench.records.reader import Run

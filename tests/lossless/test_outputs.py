@@ -11,7 +11,8 @@ import pytest
 
 from tests.records.samples import Sample
 from vcbench.errors import UsageError
-from vcbench.lossless.check import check_files, check_run
+from vcbench.lossless.check import check_run
+from vcbench.lossless.pairs import check_files
 from vcbench.lossless.result import CheckResult, Verdict
 
 HEADER: dict[str, Any] = {

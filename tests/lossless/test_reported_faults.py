@@ -24,8 +24,9 @@ from vcbench.engine.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
 from vcbench.lossless.answers import Answer, Arm, prompt_sha256
-from vcbench.lossless.check import check_files, check_loaded, check_run
+from vcbench.lossless.check import check_loaded, check_run
 from vcbench.lossless.document import as_dict
+from vcbench.lossless.pairs import check_files
 from vcbench.lossless.result import RequestVerdict, Verdict
 from vcbench.lossless.verdicts import judge
 from vcbench.runners.faulty import Engine

@@ -18,8 +18,8 @@ TINY = "tiny"
 """The gate's own small run, in place of a configuration."""
 
 if TYPE_CHECKING:
-    from vcbench.lossless.check import Selection
     from vcbench.lossless.result import CheckResult
+    from vcbench.lossless.selection import Selection
     from vcbench.lossless.thresholds import Threshold
     from vcbench.records.reader import Run
 
@@ -63,7 +63,7 @@ def check(
 
     Exit code 0 pass, 1 violation, 2 inconclusive or vacuous, 3 not comparable, 64 usage.
     """
-    from vcbench.lossless.check import Selection
+    from vcbench.lossless.selection import Selection
     from vcbench.lossless.thresholds import parse_fail_on
 
     rules = Rules(parse_fail_on(fail_on) if fail_on is not None else [], baseline, tolerance)
@@ -108,7 +108,8 @@ class Source:
 
     def check(self, selection: Selection, rules: Rules, *, audit: str | None, controls: bool) -> CheckResult:
         """The gate's answer, with everything that was asked for beside it."""
-        from vcbench.lossless.check import check_files, check_loaded, unreadable
+        from vcbench.lossless.check import check_loaded, unreadable
+        from vcbench.lossless.pairs import check_files
         from vcbench.records.reader import load_run
 
         run = None
