@@ -202,10 +202,12 @@ def test_a_request_that_cannot_be_served_fails_alone(config: RunConfig, tmp_path
         {"id": "edge", "prompt_ids": [7] * (512 - MAX_TOKENS)},
         {"id": "one", "prompt_ids": [9]},
     ]
-    path = execute(jsonl(config, tmp_path / "prompts.jsonl", rows), console=quiet())
+    console = heard()
+    path = execute(jsonl(config, tmp_path / "prompts.jsonl", rows), console=console)
     run = load_run(path)
 
     assert run.complete
+    assert "FAILED: 1 of 4 requests; the first: request long: 500 prompt tokens" in console.export_text()
     for (_, _, request), line in run.requests.items():
         assert (line.finish_reason == "error") == (request == "long")
     reasons = {line.error for line in run.requests.values() if line.error}

@@ -124,3 +124,10 @@ def test_files_that_give_nothing(path: Path, tmp_path: Path) -> None:
         load(path, b"\n\n")
     with pytest.raises(ValueError, match="path must name a file"):
         Options(path="")
+
+
+def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"id": "a", "prompt_ids": [7], "prompt_ids": [8]}\n')
+    with pytest.raises(TaskError, match="line 1: not a line of JSON \\(key 'prompt_ids' is given twice\\)"):
+        JsonlTask(Options(path=str(path))).prompts(WordTokenizer(), limit=None, seed=0)

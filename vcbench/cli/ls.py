@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vcbench.cli.output import next_command, results, table, write_json
+from vcbench.cli.output import next_command, notes, results, table, write_json
 from vcbench.cli.runs import RUNS
 
 
@@ -33,6 +33,8 @@ def ls(
     columns = list(rows[0]) if rows else []
     if rows:
         results().print(table(kind, columns, [list(row.values()) for row in rows], wrap=(1, 2, 5)))
+    elif kind is Kind.RUNS:
+        notes().print(f"no runs under {directory}", markup=False)
     next_command(_next(kind, rows, directory))
 
 

@@ -12,7 +12,7 @@ from vcbench.cli.output import next_command, notes, results, table, write_json
 if TYPE_CHECKING:
     from vcbench.models.architecture import Architecture
 
-app = typer.Typer(help="Fetch, list and describe models.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, list and describe models.", no_args_is_help=True, add_completion=False)
 
 ModelId = Annotated[
     str, typer.Argument(metavar="MODEL", help="A catalogue name, a Hugging Face id or a local directory.")

@@ -90,6 +90,9 @@ def _text(cell: CellInfo, line: RequestLine, full: RequestLine | None) -> Iterat
     if cell.arm == "full" or full is None:
         yield _indented(line.text)
         return
+    if line.error is not None or full.error is not None:
+        yield _indented(line.text)
+        return
     fork = first_divergence(full.token_ids, line.token_ids)
     if fork is None:
         same_end = line.finish_reason == full.finish_reason

@@ -49,8 +49,10 @@ def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, 
     with run:
         for note in run.dropped:
             console.print(f"dropped: {note}", markup=False)
-        _Runner(bench, run, console, engine).run()
+        runner = _Runner(bench, run, console, engine)
+        runner.run()
         run.finish()
+        runner.report_failures()
     return run.path
 
 
@@ -62,12 +64,12 @@ class _Runner:
         self.prompted: set[tuple[str, str]] = set()
         self.answers: dict[tuple[str, str, str], list[int] | None] = {}
         self.diverged: set[tuple[str, str, str]] = set()
+        self.failures: dict[tuple[str, str], str] = {}
         for line in run.lines():
             if isinstance(line, PromptLine):
                 self.prompted.add((line.task, line.request))
             elif isinstance(line, RequestLine):
-                failed = line.finish_reason == "error"
-                self.answers[line.cell, line.task, line.request] = None if failed else list(line.token_ids)
+                self._note(line)
             elif isinstance(line, DivergenceLine):
                 self.diverged.add((line.cell, line.task, line.request))
 
@@ -147,7 +149,7 @@ class _Runner:
                 continue
             for cell in cells:
                 if (cell.id, task.name, prompt.id) not in self.answers:
-                    self._record(cell, prompt, recording.failed_line(cell, prompt, reason))
+                    self._record(recording.failed_line(cell, prompt, reason))
         return ready
 
     def _snapshot(self, decoder: Decoder, request: Request, compressors: Sequence[Compressor[Any]]) -> Prefilled:
@@ -165,11 +167,12 @@ class _Runner:
             return
         self.progress.update(self.bar, description=f"{task}: {cell.label}")
         ended: list[Generation] = []
+        recording.reset_peak_rss()
 
         def record(generation: Generation) -> None:
             ended.append(generation)
             prompt = todo[generation.request_id]
-            self._record(cell, prompt, recording.request_line(cell, prompt, generation, self.bench.tokenizer))
+            self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer))
 
         timing = self.engine(
             decoder,
@@ -180,11 +183,25 @@ class _Runner:
         )
         self.directory.append(recording.batch_line(cell, ended, timing))
 
-    def _record(self, cell: Cell, prompt: Prompt, line: RequestLine) -> None:
+    def _record(self, line: RequestLine) -> None:
         self.directory.append(line)
-        failed = line.finish_reason == "error"
-        self.answers[cell.id, cell.task.name, prompt.id] = None if failed else list(line.token_ids)
+        self._note(line)
         self.progress.advance(self.bar)
+
+    def _note(self, line: RequestLine) -> None:
+        """Remembers an answer, or why there is none."""
+        failed = line.finish_reason == "error"
+        self.answers[line.cell, line.task, line.request] = None if failed else list(line.token_ids)
+        if failed:
+            self.failures.setdefault((line.task, line.request), line.error or "no reason given")
+
+    def report_failures(self) -> None:
+        """Says which requests failed in some cell, and the first one's reason."""
+        if not self.failures:
+            return
+        total = sum(map(len, self.bench.prompts.values()))
+        reason = next(iter(self.failures.values()))
+        self.console.print(f"FAILED: {len(self.failures)} of {total} requests; the first: {reason}", markup=False)
 
     def _run_divergence(
         self, decoder: Decoder, cell: Cell, full: Cell, batch: Sequence[tuple[Prompt, Prefilled]]

@@ -80,7 +80,7 @@ def read_rows(path: Path) -> Iterator[Row]:
             continue
         where = f"{path}, line {number}"
         try:
-            values = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+            values = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
             raise TaskError(f"{where}: not a line of JSON ({error})") from error
         if not isinstance(values, dict):
@@ -93,6 +93,15 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"bare {name}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys all differ."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return made
 
 
 def _surrogate(values: Mapping[str, Any]) -> str | None:
