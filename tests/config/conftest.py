@@ -75,7 +75,7 @@ class ProbeTask:
 ENTRIES: dict[tuple[str, str], type[Any]] = {("compressor", "probe"): Probe, ("task", "probe-task"): ProbeTask}
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _registered() -> Iterator[None]:
     for kind in registry.KINDS:
         registry.names(kind)
