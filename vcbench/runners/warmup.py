@@ -19,10 +19,9 @@ def warm_up(decoder: Decoder, plan: Plan) -> None:
     """Decodes a few tokens in every cell of a plan, after a prompt of arbitrary ids; nothing is recorded."""
     room = decoder.architecture.max_context - WARM_UP_TOKENS
     ids = tuple(index % decoder.architecture.vocab_size for index in range(min(WARM_UP_PROMPT, room)))
+    compressors = [compressor for cell in plan.cells if (compressor := make_compressor(cell))]
+    prefill = prefill_for(compressors, decoder, ids, chunk=len(ids))
     for cell in plan.cells:
         sampling = replace(cell.task.sampling, min_tokens=0)
         request = Request(id="warm-up", prompt_ids=ids, max_tokens=WARM_UP_TOKENS, sampling=sampling)
-        compressor = make_compressor(cell)
-        prefill = prefill_for([compressor] if compressor else [], decoder, ids, chunk=len(ids))
-        snapshot = Prefilled(request, prefill)
-        run_cell(decoder, cell_setup(cell, 0), [snapshot], on_end=lambda _: None)
+        run_cell(decoder, cell_setup(cell, 0), [Prefilled(request, prefill)], on_end=lambda _: None)
