@@ -102,7 +102,7 @@ def smallest_tile(product: Product, inputs: int, dtype: torch.dtype, device: tor
     generator = torch.Generator().manual_seed(20260517)
     x = torch.randn((max(PROBE_ROWS), inputs), generator=generator).to(device=device, dtype=dtype)
     for tile in _TILES:
-        if _agrees(product, tile, x):
+        if rows_agree(product, tile, x):
             return tile
     raise InexactError(
         f"no row tile makes a product over {inputs} features on {device} ({dtype}) independent of its batch; "
@@ -110,7 +110,8 @@ def smallest_tile(product: Product, inputs: int, dtype: torch.dtype, device: tor
     )
 
 
-def _agrees(product: Product, tile: int, x: Tensor) -> bool:
+def rows_agree(product: Product, tile: int, x: Tensor) -> bool:
+    """Whether the rows of `in_tiles(product, tile, x)` are the same bits in shorter calls, wherever they stand."""
     reference = in_tiles(product, tile, x)
     for rows in PROBE_ROWS:
         for start in {0, x.shape[0] - rows, (x.shape[0] - rows) // 2}:
