@@ -40,10 +40,7 @@ class FP8(Compressor[FP8Options]):
 
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
         shape = prefill.cache.shape
-        scheme = Scheme(
-            key_bits=8, value_bits=8, key_axis="token", key_group=shape.head_dim, value_group=shape.head_dim,
-            symmetric=True,
-        )  # fmt: skip
+        scheme = Scheme.per_token(shape.head_dim, key_bits=8, value_bits=8, symmetric=True)
         return QuantisedCache.of_prompt(prefill.cache, scheme, FP8Coder(self.options.scale, shape.device))
 
     @classmethod

@@ -31,8 +31,7 @@ class Int4(Compressor[Int4Options]):
     cache_class = QuantisedCache
 
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
-        size = prefill.cache.shape.head_dim
-        scheme = Scheme(key_bits=4, value_bits=4, key_axis="token", key_group=size, value_group=size, symmetric=False)
+        scheme = Scheme.per_token(prefill.cache.shape.head_dim, key_bits=4, value_bits=4, symmetric=False)
         return QuantisedCache.of_prompt(prefill.cache, scheme)
 
     @classmethod

@@ -28,8 +28,7 @@ class Int8(Compressor[Int8Options]):
     cache_class = QuantisedCache
 
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
-        size = prefill.cache.shape.head_dim
-        scheme = Scheme(key_bits=8, value_bits=8, key_axis="token", key_group=size, value_group=size, symmetric=True)
+        scheme = Scheme.per_token(prefill.cache.shape.head_dim, key_bits=8, value_bits=8, symmetric=True)
         return QuantisedCache.of_prompt(prefill.cache, scheme)
 
     @classmethod

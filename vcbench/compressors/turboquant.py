@@ -70,9 +70,7 @@ class TurboQuant(Compressor[TurboQuantOptions]):
         o, shape = self.options, prefill.cache.shape
         key_bits, value_bits = o.key_and_value_bits
         size = shape.head_dim
-        scheme = Scheme(
-            key_bits=key_bits, value_bits=value_bits, key_axis="token", key_group=size, value_group=size, symmetric=True
-        )
+        scheme = Scheme.per_token(size, key_bits=key_bits, value_bits=value_bits, symmetric=True)
         rotation = random_rotation(o.rotation, size, o.rotation_seed).to(shape.device)
         return QuantisedCache.of_prompt(prefill.cache, scheme, DirectionCoder(key_bits, value_bits, o.scale, rotation))
 

@@ -38,6 +38,18 @@ class Scheme:
     key_flush: int = 1
     value_residual: int = 0
 
+    @classmethod
+    def per_token(cls, head_dim: int, *, key_bits: int, value_bits: int, symmetric: bool) -> Scheme:
+        """One group for each head of a token, in keys and values alike; nothing stays exact."""
+        return cls(
+            key_bits=key_bits,
+            value_bits=value_bits,
+            key_axis="token",
+            key_group=head_dim,
+            value_group=head_dim,
+            symmetric=symmetric,
+        )
+
     def quantised_keys(self, committed: int) -> int:
         """Tokens whose keys are codes, of `committed` tokens."""
         return committed - committed % self.key_flush
