@@ -221,16 +221,23 @@ def copy_tile(address: int, tile: Any) -> None:
 
 
 @numba.njit(nogil=True)
+def begin_tile(exact: int, quantised: int, tile: Any) -> int:
+    """How many of a block's tokens are codes, `quantised` of them from its first on; the others are put into `tile`."""
+    ready = min(BLOCK, quantised)
+    if 0 < ready < BLOCK:
+        copy_tile(exact, tile)
+    return ready
+
+
+@numba.njit(nogil=True)
 def key_block(
     codes: Any, steps: Any, minima: Any, levels: Any, by_channel: bool, symmetric: bool, bits: int, group: int,
     block: int, quantised: int, exact: int, tile: Any,
 ) -> Any:  # fmt: skip
     """Address of a block's keys: the exact page, or `tile` with the codes of tokens below `quantised` decoded."""
-    ready = min(BLOCK, quantised - block * BLOCK)
+    ready = begin_tile(exact, quantised - block * BLOCK, tile)
     if ready <= 0:
         return exact
-    if ready < BLOCK:
-        copy_tile(exact, tile)
     if levels.size:
         keys_by_level(codes, steps, levels, block, ready, bits, tile)
     elif by_channel:
@@ -246,16 +253,25 @@ def value_block(
     block: int, quantised: int, exact: int, tile: Any,
 ) -> Any:  # fmt: skip
     """Address of a block's values; see `key_block`."""
-    ready = min(BLOCK, quantised - block * BLOCK)
+    ready = begin_tile(exact, quantised - block * BLOCK, tile)
     if ready <= 0:
         return exact
-    if ready < BLOCK:
-        copy_tile(exact, tile)
     if levels.size:
         values_by_level(codes, steps, levels, block, ready, bits, depth, tile)
     else:
         values_by_token(codes, steps, minima, block, ready, group, bits, symmetric, tile)
     return tile.ctypes.data
+
+
+@numba.njit(nogil=True)
+def combine_heads(part_max: Any, part_sum: Any, part_acc: Any, chunks: int, out: Any) -> None:
+    """out: [n, Hk, G, D] from parts that lie by head, chunk and row; see `combine_row`."""
+    n, kv_heads, group = out.shape[0], out.shape[1], out.shape[2]
+    rows = n * group
+    for head in range(kv_heads):
+        for row in range(rows):
+            first = head * chunks * rows + row
+            combine_row(part_max, part_sum, part_acc, first, rows, chunks, out[row // group, head, row % group])
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
@@ -314,9 +330,4 @@ def attend_quantised(
             )  # fmt: skip
         for r in range(rows):
             part_sum[task * rows + r] = lane_total(row_sum, r)
-    for head in range(kv_heads):
-        for row in range(rows):
-            combine_row(
-                part_max, part_sum, part_acc, head * chunks * rows + row, rows, chunks,
-                out[row // group, head, row % group],
-            )  # fmt: skip
+    combine_heads(part_max, part_sum, part_acc, chunks, out)
