@@ -1,4 +1,4 @@
-"""What a task is: something that turns options and a tokenizer into prompts."""
+"""What a task is: something that turns options and a tokenizer into prompts, and answers into scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
 
 from vcbench.errors import TaskError
 
@@ -45,18 +46,88 @@ class TaskOptions:
     """Base of every task's options; a subclass adds typed fields with defaults and `metadata={"doc": ...}`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    """A row of the data that cannot be asked, such as one over the context's limit; it is counted and shown."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What a task says of one answer.
+
+    A `share` is a bool of each answer, a `mean` a float, and a `ratio` is pooled: sum over sum. `headline` metrics
+    are shown by `vcbench compare`, all of them by `vcbench score`.
+    """
+
+    name: str
+    summary: str
+    kind: Literal["share", "mean", "ratio"] = "share"
+    better: Literal["higher", "lower"] = "higher"
+    headline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One answer's part in a pooled metric, such as correct calls of expected calls."""
+
+    numerator: float
+    denominator: float
+
+
+Value = bool | float | Ratio | None
+"""A metric of one answer; None where it does not apply, which is counted apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A prompt as the records give it back for scoring."""
+
+    id: str
+    target: Any
+    meta: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One arm's answer. `text` has no closing stop token, but other special tokens (of tool calls) are in it."""
+
+    text: str
+    token_ids: Sequence[int]
+    finish_reason: str
+
+
 class Task(ABC):
-    """A registered source of prompts. Subclasses set `Options` and `summary`."""
+    """A registered source of prompts. Subclasses set `Options` and `summary`, and `metrics` if they score answers.
+
+    `excluded` is filled by `prompts`.
+    """
 
     Options: ClassVar[type[TaskOptions]] = TaskOptions
     summary: ClassVar[str] = ""
+    metrics: ClassVar[tuple[Metric, ...]] = ()
 
     def __init__(self, options: TaskOptions) -> None:
         self.options = options
+        self.excluded: list[Exclusion] = []
 
     @abstractmethod
     def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
         """The task's prompts, in a fixed order. Raises TaskError on missing or malformed data."""
+
+    def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
+        """The value of each of `metrics`, from records alone: no model, no tokenizer, no network.
+
+        Args:
+            reference: full KV's answer to the same question; None where there is none.
+        """
+        return {}
+
+    def export(self, cell: str, answers: Sequence[tuple[Question, Answer]], directory: Path) -> list[Path]:
+        """Writes a cell's answers in the benchmark's own format, for its own tools, and says which files."""
+        return []
 
 
 def checked(prompts: Sequence[Prompt], *, task: str) -> list[Prompt]:
