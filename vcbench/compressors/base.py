@@ -12,11 +12,13 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from vcbench.calibration.base import Calibration, CalibrationNeed, Fit
 from vcbench.engine.cache import KVCache
 from vcbench.engine.decoder import Decoder, Instruct, Prefill
 from vcbench.engine.kept import KeptCache
 from vcbench.engine.observe import Statistic
 from vcbench.models.architecture import Architecture
+from vcbench.models.progress import Progress, silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,38 @@ class Compressor(ABC, Generic[OptionsT]):
     kind: ClassVar[Literal["none", "drop", "quantise", "noise"]]
     cache_class: type[KVCache]
 
-    def __init__(self, options: OptionsT) -> None:
+    def __init__(self, options: OptionsT, calibration: Calibration | None = None) -> None:
+        """A calibration is given to methods whose `calibration_need` asks for one, and then always."""
         self.options = options
+        self._calibration = calibration
+
+    @property
+    def calibration(self) -> Calibration:
+        """What was fitted for this model. Raises ValueError where none was given."""
+        if self._calibration is None:
+            raise ValueError(f"{type(self).__name__} needs a calibration under these options")
+        return self._calibration
+
+    @classmethod
+    def calibration_need(cls, options: Any) -> CalibrationNeed | None:
+        """The calibration that this method asks for under these options, or None."""
+        return None
+
+    @classmethod
+    def calibrate(
+        cls,
+        options: Any,
+        decoder: Decoder,
+        samples: Sequence[Sequence[int]],
+        *,
+        instruct: Instruct | None = None,
+        progress: Progress = silent,
+    ) -> Fit:
+        """Fits what `calibration_need` asks for to a model. samples: token ids, equally many in each.
+
+        Deterministic, and not random where the text is the same.
+        """
+        raise NotImplementedError(f"{cls.__name__} has nothing to calibrate")
 
     @classmethod
     def unsupported(cls, options: Any, architecture: Architecture) -> str | None:

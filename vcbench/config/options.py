@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from vcbench import registry
 from vcbench.config.marks import Node
+from vcbench.config.overrides import apply_overrides
 from vcbench.config.reader import BAD, Parsed, Reader, keys_of
+from vcbench.errors import ConfigError
 
 
 def build_options(kind: str, name: str, values: Mapping[str, Any]) -> Any:
     """The `Options` of the registered class, from the resolved values in a configuration."""
     return registry.lookup(kind, name).Options(**values)
+
+
+def options_from(kind: str, name: str, settings: Sequence[str]) -> dict[str, Any]:
+    """The resolved options of a registered class from texts `key=value`, as `--set` gives them.
+
+    Raises ConfigError with everything wrong in them, UsageError for an unknown name.
+    """
+    cls = registry.lookup(kind, name).Options
+    reader, root = Reader(), Node(value={}, where=f"{kind} {name}")
+    apply_overrides(root, settings, reader.problems)
+    parsed = reader.read(cls, root, f"{kind} `{name}`")
+    reader.refuse_unknown(parsed, list(keys_of(cls)), f"{kind} `{name}`")
+    if not reader.problems:
+        try:
+            return asdict(parsed.build())
+        except ValueError as error:
+            reader.problem(_blamed(parsed, str(error)), f"{kind} `{name}`: {error}")
+    raise ConfigError(reader.problems)
 
 
 def read_options(reader: Reader, parsed: Parsed, kind: str, key: str) -> None:

@@ -10,16 +10,18 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vcbench import registry
 from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle
-from vcbench.config.schema import CellConfig, MethodConfig, RunConfig, TaskConfig
+from vcbench.config.schema import AdaptiveDraft, CellConfig, DraftLength, MethodConfig, RunConfig, TaskConfig
 from vcbench.engine.environment import physical_cores
 from vcbench.errors import ConfigError, Problem
 from vcbench.models.architecture import Architecture
 
 if TYPE_CHECKING:
+    from vcbench.calibration.base import Calibration
     from vcbench.models.store import ModelFiles
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -28,6 +30,7 @@ PRESENTATION = ("cli", "report")
 TOKENIZER_FILES = ("tokenizer*", "chat_template*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges*")
 UNKNOWN = "unknown"
 ID_FORMAT = 1
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +54,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One task in one arm with one method."""
+    """One task in one arm with one method, and the method's calibration where it uses one."""
 
     id: str
     label: str
     config: CellConfig
     task: TaskConfig
     method: MethodConfig | None
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +82,14 @@ class Plan:
         return tuple(sorted(cells, key=lambda cell: cell.config.arm != "full"))
 
 
-def build_plan(config: RunConfig, *, architecture: Architecture, identity: Identity) -> Plan:
-    """The plan of a run on a model.
+def build_plan(
+    config: RunConfig,
+    *,
+    architecture: Architecture,
+    identity: Identity,
+    calibrations: Mapping[str, Calibration] = NONE,
+) -> Plan:
+    """The plan of a run on a model. calibrations: by the methods' names; see `calibrations.find_calibrations`.
 
     Raises:
         ConfigError: naming every cell and task that the model cannot serve.
@@ -87,11 +97,12 @@ def build_plan(config: RunConfig, *, architecture: Architecture, identity: Ident
     _refuse_impossible(config, architecture)
     cells = [
         Cell(
-            id=cell_id(config, task, cell, identity),
+            id=cell_id(config, task, cell, identity, calibrations.get(cell.method or "")),
             label=label(cell),
             config=cell,
             task=task,
             method=config.methods[cell.method] if cell.method else None,
+            calibration=calibrations.get(cell.method or ""),
         )
         for task in config.tasks
         for cell in config.cells
@@ -102,15 +113,29 @@ def build_plan(config: RunConfig, *, architecture: Architecture, identity: Ident
 
 def label(cell: CellConfig) -> str:
     """The cell in words; the same for every task."""
-    draft = f" k={cell.draft_length}" if cell.draft_length is not None else ""
-    return " ".join(filter(None, (cell.arm, cell.method))) + draft
+    return " ".join(filter(None, (cell.arm, cell.method, _draft(cell.draft_length))))
 
 
-def cell_id(config: RunConfig, task: TaskConfig, cell: CellConfig, identity: Identity) -> str:
+def _draft(length: DraftLength | None) -> str:
+    """`k=8`, or `k=1..40` of an adaptive one, with its cost where that is not the default."""
+    if not isinstance(length, AdaptiveDraft):
+        return "" if length is None else f"k={length}"
+    cost = f" verify_cost={length.verify_cost:g}" if length.verify_cost != AdaptiveDraft().verify_cost else ""
+    return f"k={length.min}..{length.max}{cost}"
+
+
+def cell_id(
+    config: RunConfig,
+    task: TaskConfig,
+    cell: CellConfig,
+    identity: Identity,
+    calibration: Calibration | None = None,
+) -> str:
     """16 hex digits over everything that can change the cell's answers, and over nothing else.
 
     Names of run and method, the directory and the number of prompts are left out. So are batch size and threads at
-    `exactness: bitwise`, which makes answers independent of them; at `fast` they count.
+    `exactness: bitwise`, which makes answers independent of them; at `fast` they count. A calibration counts by its
+    content, wherever its file lies.
     """
     engine = config.engine
     depends: dict[str, Any] = {
@@ -128,7 +153,7 @@ def cell_id(config: RunConfig, task: TaskConfig, cell: CellConfig, identity: Ide
         "prefill_chunk": engine.prefill_chunk,
         "seed": config.seed,
         "arm": cell.arm,
-        "draft_length": cell.draft_length,
+        "draft_length": plain_draft(cell.draft_length),
         "task": {
             "name": task.name,
             "options": dict(task.options),
@@ -144,9 +169,18 @@ def cell_id(config: RunConfig, task: TaskConfig, cell: CellConfig, identity: Ide
     if cell.method is not None:
         method = config.methods[cell.method]
         source = plugin_sha256("compressor", method.compressor)
-        depends["method"] = {"compressor": method.compressor, "options": dict(method.options), "source": source}
+        options = dict(method.options)
+        depends["method"] = {"compressor": method.compressor, "options": options, "source": source}
+        if calibration is not None:
+            options.pop("calibration", None)
+            depends["method"]["calibration"] = calibration.sha256
     canonical = json.dumps(depends, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def plain_draft(length: DraftLength | None) -> int | dict[str, Any] | None:
+    """A draft length as records have it."""
+    return asdict(length) if isinstance(length, AdaptiveDraft) else length
 
 
 def identify(config: RunConfig, *, planning: bool = False) -> Identity:

@@ -15,7 +15,7 @@ from vcbench.engine.types import BatchTiming, Generation
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.provenance import collect
 from vcbench.records.schema import BatchLine, DivergenceLine, PromptLine, RequestLine
-from vcbench.runners.plan import Cell
+from vcbench.runners.plan import Cell, plain_draft
 from vcbench.runners.setup import Workbench, make_compressor
 from vcbench.tasks.base import Prompt
 
@@ -139,10 +139,18 @@ def cell_entry(cell: Cell) -> dict[str, Any]:
         "arm": cell.config.arm,
         "method": cell.config.method,
         "compressor": cell.method.compressor if cell.method else None,
-        "draft_length": cell.config.draft_length,
+        "draft_length": plain_draft(cell.config.draft_length),
         "task": cell.task.name,
         "cache_class": compressor.cache_class.__name__ if compressor else "FullCache",
+        **calibration_entry(cell),
     }
+
+
+def calibration_entry(cell: Cell) -> dict[str, Any]:
+    """What a cell's method was fitted on; nothing for one that uses no calibration."""
+    if cell.calibration is None:
+        return {}
+    return {"calibration": {"sha256": cell.calibration.sha256, "data": cell.calibration.facts.get("data")}}
 
 
 def reset_peak_rss() -> None:

@@ -22,6 +22,7 @@ from vcbench.models.tokenizer import TextStream, Tokenizer
 from vcbench.records.files import CONFIG
 from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import PromptLine
+from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.faulty import Engine
 from vcbench.runners.plan import Cell, build_plan, identify, with_model
 from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor
@@ -55,11 +56,18 @@ class Replay:
         if recorded != files.weights_sha256:
             raise RecordError(f"{run.path} was made with other weights of {files.id} than are here; run it again")
         identity = with_model(identify(config), files)
+        calibrations = find_calibrations(config, files)
+        for cell in run.provenance.get("cells") or ():
+            recorded, here = cell.get("calibration"), calibrations.get(cell.get("method") or "")
+            if recorded and here and recorded.get("sha256") != here.sha256:
+                raise RecordError(
+                    f"{run.path} was made with another calibration of {cell['method']} than is here; run it again"
+                )
         bench = Workbench(
             config=config,
             files=files,
             identity=identity,
-            plan=build_plan(config, architecture=files.architecture, identity=identity),
+            plan=build_plan(config, architecture=files.architecture, identity=identity, calibrations=calibrations),
             tokenizer=Tokenizer.from_files(files),
             prompts={},
         )

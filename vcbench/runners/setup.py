@@ -20,6 +20,7 @@ from vcbench.engine.types import Request
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.models.weights import WeightReader
+from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.plan import Cell, Identity, Plan, build_plan, identify, with_model
 from vcbench.tasks.base import Prompt
 
@@ -55,7 +56,8 @@ def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
     identity = with_model(identify(config), files)
     if fault is not None:
         identity = replace(identity, code_sha256=f"{identity.code_sha256} with {fault}")
-    plan = build_plan(config, architecture=files.architecture, identity=identity)
+    calibrations = find_calibrations(config, files)
+    plan = build_plan(config, architecture=files.architecture, identity=identity, calibrations=calibrations)
     tokenizer = Tokenizer.from_files(files)
     prompts = {task.name: make_prompts(task, tokenizer, config.seed) for task in config.tasks}
     return Workbench(
@@ -103,7 +105,8 @@ def make_compressor(cell: Cell) -> Compressor[Any] | None:
     if cell.method is None:
         return None
     name = cell.method.compressor
+    given = () if cell.calibration is None else (cell.calibration,)
     compressor: Compressor[Any] = registry.lookup("compressor", name)(
-        build_options("compressor", name, cell.method.options)
+        build_options("compressor", name, cell.method.options), *given
     )
     return compressor

@@ -1,0 +1,98 @@
+"""The calibrations that a run needs, found before anything else happens; and how a new one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vcbench import registry
+from vcbench.calibration.base import Calibration, CalibrationNeed
+from vcbench.calibration.store import calibration_path, find_calibration, make_calibration, save_calibration
+from vcbench.calibration.text import sample
+from vcbench.config.options import build_options
+from vcbench.config.schema import MethodConfig, ModelConfig, RunConfig
+from vcbench.errors import CalibrationError, ConfigError, Problem, UsageError
+from vcbench.models.progress import Progress, silent
+from vcbench.models.store import ModelFiles, resolve_model
+
+
+def needed(method: MethodConfig) -> CalibrationNeed | None:
+    """What calibration a configured method asks for, or None."""
+    options = build_options("compressor", method.compressor, method.options)
+    need: CalibrationNeed | None = registry.lookup("compressor", method.compressor).calibration_need(options)
+    return need
+
+
+def find_calibrations(config: RunConfig, files: ModelFiles) -> dict[str, Calibration]:
+    """The calibrations of the methods that cells use, by the methods' names in the configuration.
+
+    Raises ConfigError that names each method whose calibration is missing or of no use, with the command to run.
+    """
+    found, problems = {}, []
+    for name in dict.fromkeys(cell.method for cell in config.cells if cell.method is not None):
+        method = config.methods[name]
+        need = needed(method)
+        if need is None:
+            continue
+        try:
+            found[name] = find_calibration(
+                method.compressor, need, model_id=files.id, weights_sha256=files.weights_sha256
+            )
+        except CalibrationError as error:
+            where = config.places.get(f"methods.{name}", f"methods.{name}")
+            problems.append(Problem(where=where, message=str(error)))
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def calibrate_model(
+    model: ModelConfig,
+    compressor: str,
+    options: Mapping[str, Any],
+    *,
+    text: Sequence[Path] = (),
+    samples: int | None = None,
+    sample_tokens: int | None = None,
+    output: Path | None = None,
+    progress: Progress = silent,
+) -> tuple[Calibration, Path]:
+    """Fits a method to a model and stores the result; returns it and where it lies.
+
+    Raises UsageError for a method without calibration, CalibrationError for unusable text, ModelError, OSError.
+    """
+    from vcbench.engine.decoder import Decoder
+    from vcbench.models.instruction import InstructionWriter
+    from vcbench.models.tokenizer import Tokenizer
+    from vcbench.runners.plan import identify
+    from vcbench.runners.setup import load
+
+    cls = registry.lookup("compressor", compressor)
+    chosen = build_options("compressor", compressor, options)
+    need: CalibrationNeed | None = cls.calibration_need(chosen)
+    if need is None:
+        raise UsageError(f"{compressor} under these options uses no calibration; nothing to do")
+    files = resolve_model(model)
+    reason = cls.unsupported(chosen, files.architecture)
+    if reason:
+        raise UsageError(f"compressor `{compressor}` cannot serve this model: {reason}")
+    tokenizer = Tokenizer.from_files(files)
+    taken = sample(tokenizer.encode, text, samples or need.samples, sample_tokens or need.sample_tokens)
+    identity = identify(RunConfig(name="calibrate", model=model, tasks=(), cells=()))
+    decoder: Decoder = load(files, identity, "fast")[0]
+    fit = cls.calibrate(chosen, decoder, taken.ids, instruct=InstructionWriter(tokenizer), progress=progress)
+    facts = {
+        "method": compressor,
+        "version": need.version,
+        "settings": dict(need.settings),
+        "model": files.id,
+        "weights_sha256": files.weights_sha256,
+        "dtype": identity.dtype,
+        "data": taken.data,
+        "measured": dict(fit.measured),
+    }
+    calibration = make_calibration(fit.tensors, facts)
+    path = output or calibration_path(compressor, need.settings, files.weights_sha256)
+    save_calibration(calibration, path)
+    return calibration, path
