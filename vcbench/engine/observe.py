@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import torch
 from torch import Tensor
 
 from vcbench.engine.cache import FullCache
+from vcbench.engine.rope import unrotated
 from vcbench.engine.stores import KVShape
 
 
@@ -58,12 +58,6 @@ class Statistic(ABC, Generic[ResultT]):
 
 
 def unrotate(x: Tensor, start: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """What rotating turned into x: [n, heads, D] at positions from `start` on; float32.
-
-    Tables that also scale (YaRN) are taken back with their scale.
-    """
-    half, span = x.shape[-1] // 2, slice(start, start + x.shape[0])
-    a, b = x[..., :half].float(), x[..., half:].float()
-    c, s = cos[span, None], sin[span, None]
-    size = c * c + s * s
-    return torch.cat([(a * c + b * s) / size, (b * c - a * s) / size], dim=-1)
+    """What rotating turned into x: [n, heads, D] at positions from `start` on; float32."""
+    span = slice(start, start + x.shape[0])
+    return unrotated(x, cos[span, None], sin[span, None])

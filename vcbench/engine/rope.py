@@ -17,6 +17,7 @@ class RopeTable:
         self._frequencies, self._scale = frequencies(rope, head_dim)
         self._device = device
         self.cos, self.sin = self._rows(0, 0)
+        self._turned: tuple[Tensor, Tensor] | None = None
 
     def reserve(self, positions: int) -> None:
         """Makes the tables reach position `positions` - 1."""
@@ -26,9 +27,41 @@ class RopeTable:
         cos, sin = self._rows(held, max(positions, 2 * held, 1024))
         self.cos, self.sin = torch.cat([self.cos, cos]), torch.cat([self.sin, sin])
 
+    def rotated(self, x: Tensor, start: int) -> Tensor:
+        """x: [..., n, D] turned to positions start .. start + n - 1; float32."""
+        stop = start + x.shape[-2]
+        self.reserve(stop)
+        return rotated(x, self.cos[start:stop], self.sin[start:stop])
+
+    def unrotated(self, x: Tensor, start: int) -> Tensor:
+        """What `rotated` turned into x: [..., n, D]; float32."""
+        stop = start + x.shape[-2]
+        self.reserve(stop)
+        return unrotated(x, self.cos[start:stop], self.sin[start:stop])
+
+    def by_frequency(self, positions: int) -> tuple[Tensor, Tensor]:
+        """cos and sin with positions innermost, [D / 2, P] with P at least `positions`: the form of the CPU kernels."""
+        self.reserve(positions)
+        if self._turned is None or self._turned[0].shape[1] < self.cos.shape[0]:
+            self._turned = self.cos.t().contiguous(), self.sin.t().contiguous()
+        return self._turned
+
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         angles = torch.arange(start, stop, dtype=torch.float32)[:, None] * self._frequencies[None, :]
         return (angles.cos() * self._scale).to(self._device), (angles.sin() * self._scale).to(self._device)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x: [..., D], pairs (d, d + D / 2) turned by the angles of cos, sin: [..., D / 2]; float32."""
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def unrotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """What `rotated` turned into x; tables that also scale (YaRN) are taken back with their scale."""
+    a, b = x.float().chunk(2, dim=-1)
+    size = cos * cos + sin * sin
+    return torch.cat([(a * cos + b * sin) / size, (b * cos - a * sin) / size], dim=-1)
 
 
 def frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:

@@ -230,6 +230,20 @@ def begin_tile(exact: int, quantised: int, tile: Any) -> int:
 
 
 @numba.njit(nogil=True)
+def decode_keys(
+    codes: Any, steps: Any, minima: Any, levels: Any, by_channel: bool, symmetric: bool, bits: int, group: int,
+    block: int, count: int, tile: Any,
+) -> None:  # fmt: skip
+    """The codes of the first `count` tokens of a block into tile[d, j], whatever their scheme."""
+    if levels.size:
+        keys_by_level(codes, steps, levels, block, count, bits, tile)
+    elif by_channel:
+        keys_by_channel(codes, steps, minima, block, count, group, bits, symmetric, tile)
+    else:
+        keys_by_token(codes, steps, minima, block, count, bits, symmetric, tile)
+
+
+@numba.njit(nogil=True)
 def key_block(
     codes: Any, steps: Any, minima: Any, levels: Any, by_channel: bool, symmetric: bool, bits: int, group: int,
     block: int, quantised: int, exact: int, tile: Any,
@@ -238,12 +252,7 @@ def key_block(
     ready = begin_tile(exact, quantised - block * BLOCK, tile)
     if ready <= 0:
         return exact
-    if levels.size:
-        keys_by_level(codes, steps, levels, block, ready, bits, tile)
-    elif by_channel:
-        keys_by_channel(codes, steps, minima, block, ready, group, bits, symmetric, tile)
-    else:
-        keys_by_token(codes, steps, minima, block, ready, bits, symmetric, tile)
+    decode_keys(codes, steps, minima, levels, by_channel, symmetric, bits, group, block, ready, tile)
     return tile.ctypes.data
 
 
