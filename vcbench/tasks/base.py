@@ -59,13 +59,13 @@ class Metric:
     """What a task says of one answer.
 
     A `share` is a bool of each answer, a `mean` a float, and a `ratio` is pooled: sum over sum. `headline` metrics
-    are shown by `vcbench compare`, all of them by `vcbench score`.
+    are shown by `vcbench compare`, all of them by `vcbench score`. `neither` is for what only describes.
     """
 
     name: str
     summary: str
     kind: Literal["share", "mean", "ratio"] = "share"
-    better: Literal["higher", "lower"] = "higher"
+    better: Literal["higher", "lower", "neither"] = "higher"
     headline: bool = False
 
 
