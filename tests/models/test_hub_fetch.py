@@ -1,22 +1,20 @@
 from __future__ import annotations
 
-import http.server
-import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fake_hub import Answers, add_files, serve
 from tests.models import tiny
 from vcbench.config.schema import ModelConfig
 from vcbench.errors import ModelError
 from vcbench.models.fetch import fetch_model
 from vcbench.models.gguf_convert import convert_gguf
-from vcbench.models.hub_fetch import IGNORED, PATTERNS, fetch_from_hub
+from vcbench.models.hub_fetch import fetch_from_hub
 from vcbench.models.progress import silent
-from vcbench.models.store import resolve_model
+from vcbench.models.store import IGNORED, PATTERNS, resolve_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -28,39 +26,9 @@ def hub_cache(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[int, dict[str, str], bytes]]]:
-    """A hub on this machine that answers what the test puts into the mapping of paths, and 404 for all else."""
-    answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer(body_too=True)
-
-        def do_HEAD(self) -> None:
-            self._answer(body_too=False)
-
-        def _answer(self, *, body_too: bool) -> None:
-            status, headers, body = answers.get(self.path.split("?")[0], (404, {}, b""))
-            self.send_response(status)
-            for name, value in ({"Content-Length": str(len(body))} | headers).items():
-                self.send_header(name, value)
-            self.end_headers()
-            if body_too:
-                self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
-        thread.start()
-        endpoint = f"http://127.0.0.1:{running.server_address[1]}"
-        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
+    with serve(monkeypatch) as answers:
         yield answers
-        running.shutdown()
-        thread.join()
 
 
 def test_offline_by_wish(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +66,7 @@ def test_malformed_hub_id() -> None:
         ("RevisionNotFound", "v2", "the hub has no revision 'v2' of owner/name"),
     ],
 )
-def test_refusals_of_the_hub(
-    server: dict[str, tuple[int, dict[str, str], bytes]], code: str, revision: str | None, message: str
-) -> None:
+def test_refusals_of_the_hub(server: Answers, code: str, revision: str | None, message: str) -> None:
     path = "/api/models/owner/name" + (f"/revision/{revision}" if revision else "")
     server[path] = (403 if code == "GatedRepo" else 404, {"X-Error-Code": code}, b"{}")
 
@@ -108,21 +74,13 @@ def test_refusals_of_the_hub(
         fetch_model("owner/name", revision=revision)
 
 
-def test_download(server: dict[str, tuple[int, dict[str, str], bytes]], hub_cache: Path, tmp_path: Path) -> None:
+def test_download(server: Answers, hub_cache: Path, tmp_path: Path) -> None:
     tiny.write_gguf(tmp_path / "tiny.gguf")
     (tmp_path / "model").mkdir()
     convert_gguf(tmp_path / "tiny.gguf", tmp_path / "model", progress=silent)
     names = sorted(path.name for path in (tmp_path / "model").iterdir())
-    siblings = [{"rfilename": name} for name in [*names, "pytorch_model.bin"]]
-    info = json.dumps({"id": "owner/name", "modelId": "owner/name", "sha": COMMIT, "siblings": siblings}).encode()
-    server["/api/models/owner/name"] = server["/api/models/owner/name/revision/main"] = (200, {}, info)
-    tree = []
-    for name in names:
-        body = (tmp_path / "model" / name).read_bytes()
-        headers = {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT}
-        server[f"/owner/name/resolve/{COMMIT}/{name}"] = (200, headers, body)
-        tree.append({"type": "file", "path": name, "size": len(body), "oid": name})
-    server[f"/api/models/owner/name/tree/{COMMIT}"] = (200, {}, json.dumps(tree).encode())
+    bodies = {name: (tmp_path / "model" / name).read_bytes() for name in names}
+    add_files(server, "models", "owner/name", COMMIT, bodies | {"pytorch_model.bin": b"the same weights"})
 
     files = fetch_model("owner/name")
 

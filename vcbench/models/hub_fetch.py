@@ -7,11 +7,8 @@ from pathlib import Path
 from vcbench.errors import ModelError
 from vcbench.models.progress import Progress
 from vcbench.models.safetensors_header import weight_files
-from vcbench.models.store import find_in_hub_cache
+from vcbench.models.store import IGNORED, PATTERNS, find_in_hub_cache
 
-PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
-# Copies of the same weights under other names, which some repositories add.
-IGNORED = ("consolidated*", "original/*", "onnx/*", "openvino/*")
 _PROBE_TIMEOUT_S = 5.0
 
 

@@ -15,6 +15,11 @@ from vcbench.models.architecture import Architecture
 from vcbench.models.hf_config import parse_architecture, token_ids
 from vcbench.models.safetensors_header import weight_files
 
+PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+"""The files of a hub repository that are fetched."""
+IGNORED = ("consolidated*", "original/*", "onnx/*", "openvino/*")
+"""Copies of the same weights under other names, which some repositories add."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
@@ -76,7 +81,16 @@ def find_in_hub_cache(model_id: str, revision: str | None) -> Path | None:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        path = Path(snapshot_download(model_id, revision=revision, local_files_only=True))
+        # Without the patterns the hub's client calls every snapshot incomplete that lacks a file nobody wanted.
+        path = Path(
+            snapshot_download(
+                model_id,
+                revision=revision,
+                allow_patterns=list(PATTERNS),
+                ignore_patterns=list(IGNORED),
+                local_files_only=True,
+            )
+        )
     except (LocalEntryNotFoundError, HFValidationError):
         return None
     return path if (path / "config.json").is_file() else None
