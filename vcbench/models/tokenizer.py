@@ -80,6 +80,13 @@ class Tokenizer:
         """Whether `chat` can be used."""
         return bool(load_template_sources(self._path, self._config))
 
+    @cached_property
+    def bos_id(self) -> int | None:
+        """The token that begins a text, or None if the tokenizer names none."""
+        text = self._special_tokens.get("bos_token")
+        found: int | None = self._tokenizer.token_to_id(text) if text is not None else None
+        return found
+
     def is_special(self, token: int) -> bool:
         """Whether the id is a control token, which `decode` leaves out."""
         return token in self._special_ids

@@ -17,6 +17,7 @@ from vcbench.engine.cells import CellSetup
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.load import load_decoder
 from vcbench.engine.types import Request
+from vcbench.errors import TaskError
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.models.weights import WeightReader
@@ -71,9 +72,16 @@ def seeded(sampling: Sampling, seed: int) -> Sampling:
 
 
 def make_prompts(task: TaskConfig, tokenizer: Tokenizer, seed: int) -> list[Prompt]:
-    """The prompts of a task, in order."""
+    """The prompts of a task, in order. Raises TaskError if one begins with two BOS tokens."""
     source = registry.lookup("task", task.name)(build_options("task", task.name, task.options))
     prompts: list[Prompt] = source.prompts(tokenizer, limit=task.limit, seed=seed)
+    for prompt in prompts:
+        if tokenizer.bos_id is not None and prompt.ids[:2] == (tokenizer.bos_id, tokenizer.bos_id):
+            raise TaskError(
+                f"task {task.name!r}, prompt {prompt.id!r} begins with two BOS tokens (id {tokenizer.bos_id}), which "
+                "changes every answer: the chat template writes one itself, so take it out of the text, or use "
+                "`format: raw`"
+            )
     return prompts
 
 
