@@ -17,6 +17,7 @@ from tests.config.conftest import GOOD
 from vcbench.config.load import dump_config, load_config
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
+    AdaptiveDraft,
     CellConfig,
     EngineConfig,
     MethodConfig,
@@ -27,6 +28,7 @@ from vcbench.config.schema import (
 )
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,12}", fullmatch=True)
+ADAPTIVE = st.builds(AdaptiveDraft, min=st.integers(1, 9), max=st.integers(9, 99), verify_cost=st.floats(0.1, 50))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 COUNTS = st.integers(1, 2**63 - 1)
 FINITE = st.floats(min_value=1.001, allow_nan=False, allow_infinity=False)
@@ -76,7 +78,7 @@ def configs(draw: st.DrawFn) -> RunConfig:
     cells = [CellConfig(arm="full")]
     for name in used.values():
         cells.append(CellConfig(arm="lossy", method=name))
-        for draft_length in draw(st.sets(COUNTS, max_size=2)):
+        for draft_length in draw(st.sets(COUNTS | ADAPTIVE, max_size=2)):
             cells.append(CellConfig(arm="vericache", method=name, draft_length=draft_length))
     return RunConfig(
         name=draw(NAMES),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.config.conftest import GOOD
 from vcbench.config.load import load_config
-from vcbench.config.schema import RunConfig
+from vcbench.config.schema import AdaptiveDraft, RunConfig
 from vcbench.errors import ConfigError
 from vcbench.models.architecture import Architecture
 
@@ -93,6 +93,16 @@ CASES = [
     ("{arm: lossy, method: small}", "{arm: lossy, method: smal}", "run.yaml:13: unknown method 'smal' (did you mean"),
     ("lossy, method: small}", "lossy, method: small, draft_length: 3}", "run.yaml:13: a lossy cell does not draft"),
     ("draft_length: 8", "draft_length: 0", "run.yaml:14: `draft_length` must be at least 1, not 0"),
+    (
+        "draft_length: 8",
+        "draft_length: soon",
+        "run.yaml:14: `draft_length` must be a whole number or `auto` or a mapping, not the text 'soon'",
+    ),
+    ("draft_length: 8", "draft_length: {most: 8}", "run.yaml:14: unknown key `most` in `draft_length`"),
+    ("draft_length: 8", "draft_length: {min: 9, max: 8}", "run.yaml:14: draft_length goes from 9 to 8"),
+    ("draft_length: 8", "draft_length: {min: 0}", "run.yaml:14: `min` must be at least 1, not 0"),
+    ("draft_length: 8", "draft_length: {verify_cost: 0}", "run.yaml:14: `verify_cost` must be above 0"),
+    ("lossy, method: small}", "lossy, method: small, draft_length: auto}", "run.yaml:13: a lossy cell does not draft"),
     ("smaller}", "small, draft_length: 8}", "run.yaml:15: the same cell as the one at run.yaml:14 (remove one"),
     ("factor: 8.5, mode: mean}", "factor: 4.0}\n  x: {compressor: probe}", None),
     ("  - arm: full\n", "", "run.yaml:11: the baseline is missing: no cell has `arm: full`"),
@@ -221,6 +231,18 @@ def test_cells_that_the_model_cannot_serve_are_reported_with_their_line(problems
         "run.yaml:15: compressor `probe` cannot serve this model: more than 8x (change or remove the cell)",
         "--set sed=1: unknown key `sed` in the configuration (did you mean 'seed'?)",
     ]
+
+
+def test_an_adaptive_draft_length(load: Load, problems: Problems) -> None:
+    for written in ("auto", "{}", "{min: 1, max: 40, verify_cost: 4.0}"):
+        config = load(GOOD.replace("draft_length: 8", f"draft_length: {written}"))
+        assert config.cells[2].draft_length == AdaptiveDraft()
+    assert config.cells[2].longest_draft == 40
+    twice = GOOD.replace("draft_length: 8", "draft_length: auto").replace("smaller}", "small, draft_length: {max: 40}}")
+    assert problems(twice) == ["run.yaml:15: the same cell as the one at run.yaml:14 (remove one of them)"]
+    long = GOOD.replace("draft_length: 8", "draft_length: {max: 64}")
+    found = problems(long, architecture_of=lambda _: TINY)
+    assert found[0].startswith("run.yaml:14: draft_length 64 does not fit the model's context of 64 tokens")
 
 
 def test_an_unknown_model_is_not_judged(load: Load) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.compressors.examples import every_method, make
 from tests.engine import tiny
 from vcbench.compressors.base import Compressor
-from vcbench.config.schema import Arm
+from vcbench.config.schema import Arm, DraftLength
 from vcbench.engine.cells import CellSetup, Compress, Prefilled, run_cell
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.types import Generation, Request
@@ -59,7 +59,7 @@ def decode(
     items: Sequence[Prefilled],
     arm: Arm = "full",
     compressor: Compress | None = None,
-    draft_length: int = 0,
+    draft_length: DraftLength = 0,
     *,
     decoder: Decoder | None = None,
 ) -> list[Generation]:

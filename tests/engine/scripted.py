@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.engine.attention import shape_of
-from vcbench.config.schema import Arm
+from vcbench.config.schema import Arm, DraftLength
 from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.cells import CellSetup, Prefilled, StreamFactory, run_cell
 from vcbench.engine.decoder import Block, Decoder, Prefill
@@ -156,7 +156,7 @@ def prefilled(request: Request, verifier: Distort = faithful) -> Prefilled:
 def decode(
     batch: Sequence[Prefilled],
     arm: Arm = "full",
-    draft_length: int = 0,
+    draft_length: DraftLength = 0,
     distort: Distort | dict[tuple[int, ...], Distort] = faithful,
     stream: StreamFactory | None = None,
 ) -> list[Generation]:

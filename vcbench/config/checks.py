@@ -95,6 +95,10 @@ def _check_cell(reader: Reader, cell: Parsed, methods: dict[str, Parsed] | None)
         reader.problem(cell.place("draft_length"), f"a {arm} cell does not draft", "remove draft_length")
     if arm == "vericache" and cell.values.get("draft_length") is None:
         cell.values["draft_length"] = DEFAULT_DRAFT_LENGTH
+    draft = cell.get("draft_length")
+    if isinstance(draft, Parsed) and _whole(draft) and draft.get("min") > draft.get("max"):
+        message = f"draft_length goes from {draft.get('min')} to {draft.get('max')}"
+        reader.problem(draft.place("min"), message, "min must not be above max")
 
 
 def _check_duplicates(reader: Reader, run: Parsed) -> None:
@@ -105,7 +109,8 @@ def _check_duplicates(reader: Reader, run: Parsed) -> None:
         if not _whole(cell):
             continue
         means = method.values if method is not None and _whole(method) else cell.get("method")
-        key = (cell.get("arm"), means, cell.get("draft_length"))
+        draft = cell.get("draft_length")
+        key = (cell.get("arm"), means, draft.values if isinstance(draft, Parsed) else draft)
         first = next((other for known, other in seen if known == key), None)
         if first is None:
             seen.append((key, cell))

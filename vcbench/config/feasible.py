@@ -27,8 +27,8 @@ def sampling_obstacle(task: TaskConfig, architecture: Architecture) -> str | Non
 def cell_obstacle(cell: CellConfig, method: MethodConfig | None, architecture: Architecture) -> str | None:
     """Why the cell cannot run on the model, or None."""
     limit = architecture.max_context
-    if cell.draft_length is not None and cell.draft_length >= limit:
-        return f"draft_length {cell.draft_length} does not fit the model's context of {limit} tokens"
+    if cell.longest_draft >= limit:
+        return f"draft_length {cell.longest_draft} does not fit the model's context of {limit} tokens"
     if method is None:
         return None
     compressor = registry.lookup("compressor", method.compressor)

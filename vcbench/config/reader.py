@@ -122,6 +122,8 @@ class Reader:
         if origin in (Union, types.UnionType):
             return self.union([argument for argument in arguments if argument is not type(None)], hint, node, label)
         if is_dataclass(hint):
+            if node.value is not None and node.value == getattr(hint, "SHORTHAND", None):
+                node = Node(value={}, where=node.where)
             parsed = self.read(hint, node, label)  # type: ignore[arg-type]
             if not _has_options(hint):
                 self.refuse_unknown(parsed, list(keys_of(hint)), label)  # type: ignore[arg-type]
@@ -137,12 +139,18 @@ class Reader:
     def union(self, hints: list[Any], union: Any, node: Node, label: str) -> Any:
         if node.value is None and type(None) in get_args(union):
             return None
-        for hint in hints[:-1]:
+        attempt = Reader()
+        for hint in hints:
             attempt = Reader()
             value = attempt.value(hint, node, label)
             if not attempt.problems:
                 return value
-        return self.value(hints[-1], node, label)
+        if len(hints) > 1 and not isinstance(node.value, dict):
+            wanted, remedy = " or ".join(_kind(hint) for hint in hints), _remedy(hints[0], node.value)
+            self.problem(node.where, f"{label} must be {wanted}, not {_describe(node.value)}", remedy)
+        else:
+            self.problems += attempt.problems
+        return BAD
 
     def choice(self, choices: tuple[Any, ...], node: Node, label: str) -> Any:
         if node.value in choices and type(node.value) in {type(choice) for choice in choices}:
@@ -190,6 +198,14 @@ class Reader:
             self.problem(node.where, f"{label} holds half of a surrogate pair, which is no text", "write the character")
             return BAD
         return value
+
+
+def _kind(hint: Any) -> str:
+    """A type in words."""
+    if not is_dataclass(hint):
+        return WORDS[hint]
+    shorthand = getattr(hint, "SHORTHAND", None)
+    return f"`{shorthand}` or a mapping" if shorthand else "a mapping"
 
 
 def _has_options(cls: Any) -> bool:

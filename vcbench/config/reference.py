@@ -14,6 +14,7 @@ from vcbench.config.limits import limits
 from vcbench.config.reader import keys_of
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
+    AdaptiveDraft,
     CellConfig,
     EngineConfig,
     MethodConfig,
@@ -47,6 +48,7 @@ PARTS: tuple[tuple[str, type[Any], str], ...] = (
     ("`sampling` of a task", Sampling, ""),
     ("`methods`", MethodConfig, "A mapping from names, made of letters, digits, `.`, `_` and `-`, to methods."),
     ("`cells`", CellConfig, "A list. A matrix with a `lossy` or `vericache` cell needs a `full` one, its baseline."),
+    ("`draft_length` as a mapping", AdaptiveDraft, ""),
     ("`engine`", EngineConfig, ""),
     ("`metrics`", MetricsConfig, ""),
 )
@@ -96,7 +98,8 @@ def _type_name(hint: Any) -> str:
     if origin is tuple:
         return f"list of {_type_name(arguments[0])}"
     if is_dataclass(hint):
-        return "mapping"
+        shorthand = getattr(hint, "SHORTHAND", None)
+        return f"`{shorthand}` or mapping" if shorthand else "mapping"
     if origin is Union or type(hint).__name__ == "UnionType":
         return " or ".join("null" if argument is type(None) else _type_name(argument) for argument in arguments)
     if origin is not None:

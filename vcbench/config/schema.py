@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from vcbench.config.sampling import Sampling
 
@@ -67,17 +67,41 @@ class MethodConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveDraft:
+    """A draft length that follows what each request's own rounds accepted; `vcbench/engine/horizon.py` has the rule."""
+
+    SHORTHAND: ClassVar[str] = "auto"
+    """What may be written in place of a mapping that gives nothing."""
+
+    min: int = field(default=1, metadata=_doc("The shortest draft.", minimum=1))
+    max: int = field(default=40, metadata=_doc("The longest draft.", minimum=1, maximum=1024))
+    verify_cost: float = field(
+        default=4.0,
+        metadata=_doc("What a verification costs, in drafting steps; with more, drafts get longer.", above=0),
+    )
+
+
+DraftLength = int | AdaptiveDraft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellConfig:
     """One column of the comparison: an arm and, unless it is `full`, the method it uses."""
 
     arm: Arm = field(metadata=_doc("`full`, `lossy` or `vericache`."))
     method: str | None = field(default=None, metadata=_doc("A key of `methods`; none for `full`."))
-    draft_length: int | None = field(
+    draft_length: DraftLength | None = field(
         default=None,
         metadata=_doc(
-            f"Tokens drafted per round; `vericache` only, where it is {DEFAULT_DRAFT_LENGTH} unless given.", minimum=1
+            f"Tokens drafted per round, or `auto`; `vericache` only, where it is {DEFAULT_DRAFT_LENGTH} unless given.",
+            minimum=1,
         ),
     )
+
+    @property
+    def longest_draft(self) -> int:
+        """The most tokens that a round drafts; 0 in an arm that does not draft."""
+        return self.draft_length.max if isinstance(self.draft_length, AdaptiveDraft) else self.draft_length or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

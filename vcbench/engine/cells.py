@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from vcbench.config.schema import Arm
+from vcbench.config.schema import Arm, DraftLength
 from vcbench.engine.cache import KVCache
 from vcbench.engine.decoder import Decoder, Prefill
 from vcbench.engine.levels import NOT_FINITE, CacheLevel, Span, choose
@@ -34,7 +34,7 @@ class CellSetup:
 
     arm: Arm
     compressor: Compress | None = None
-    draft_length: int = 0
+    draft_length: DraftLength = 0
     seed: int = 0
 
 

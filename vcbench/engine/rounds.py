@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from vcbench.config.schema import DraftLength
+from vcbench.engine.horizon import draft_length
 from vcbench.engine.levels import NOT_FINITE, CacheLevel, Level, Scores, Span
 from vcbench.engine.progress import Progress
 from vcbench.engine.stopping import accepted_prefix
@@ -19,7 +21,7 @@ from vcbench.errors import NumericError
 
 
 def run_round(
-    drafter: Level, verifier: CacheLevel, active: Sequence[Progress], draft_length: int, vocab_size: int,
+    drafter: Level, verifier: CacheLevel, active: Sequence[Progress], rule: DraftLength, vocab_size: int,
     timing: BatchTiming,
 ) -> None:  # fmt: skip
     """Advances every active request by at least one token, or ends it.
@@ -27,7 +29,9 @@ def run_round(
     A draft never goes past the cap: the block of k + 1 rows must fit into what may still be committed.
     """
     started = time.perf_counter()
-    wanted = {progress.request.id: min(draft_length, progress.remaining - 1) for progress in active}
+    wanted = {
+        progress.request.id: min(draft_length(rule, progress.rounds), progress.remaining - 1) for progress in active
+    }
     drafts = drafter.propose(wanted, active)
     drafts = {key: in_vocabulary(ids, vocab_size) for key, ids in drafts.items()}
     drafted = time.perf_counter()

@@ -20,6 +20,7 @@ from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, 
 class CellInfo:
     """One cell of a run, as provenance lists it; a cell without a task answers the prompts of all tasks.
 
+    draft_length: tokens a round; for an adaptive one its `min`, `max` and `verify_cost`.
     cache_class: the class of cache that the cell's compressor makes, for the gate to hold the records against.
     """
 
@@ -28,9 +29,16 @@ class CellInfo:
     arm: str
     method: str | None = None
     compressor: str | None = None
-    draft_length: int | None = None
+    draft_length: int | Mapping[str, Any] | None = None
     task: str | None = None
     cache_class: str | None = None
+
+    @property
+    def longest_draft(self) -> int | None:
+        """The most tokens that a round drafts; None where the cell does not draft."""
+        length = self.draft_length
+        longest = length.get("max") if isinstance(length, Mapping) else length
+        return longest if isinstance(longest, int) else None
 
     def answers(self, task: str) -> bool:
         """Whether the cell has requests of that task."""

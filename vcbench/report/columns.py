@@ -66,7 +66,7 @@ def _fork(row: CellSummary) -> str:
 def _accepted(row: CellSummary) -> str:
     if row.committed_per_round is None:
         return UNKNOWN
-    most = f"/{row.cell.draft_length + 1}" if row.cell.draft_length is not None else ""
+    most = f"/{row.cell.longest_draft + 1}" if row.cell.longest_draft is not None else ""
     return _value(row.committed_per_round) + most
 
 
@@ -105,7 +105,7 @@ def flat(run: str, row: CellSummary) -> dict[str, Any]:
     """Every figure of a row under one name each, with its unit; intervals as `_low` and `_high`."""
     cell, speed = row.cell, row.speed
     values: dict[str, Any] = {"run": run, "task": row.task, "cell": cell.id, "label": cell.label, "arm": cell.arm}
-    values |= {"method": cell.method, "compressor": cell.compressor, "draft_length": cell.draft_length}
+    values |= {"method": cell.method, "compressor": cell.compressor, "draft_length": cell.longest_draft}
     values |= {"prompts": row.prompts, "n": row.n, "errors": row.errors, "missing": row.missing}
     values["output_tokens"] = row.output_tokens
     for moment, found in (("start", row.at_start), ("end", row.at_end)):

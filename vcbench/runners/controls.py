@@ -94,7 +94,7 @@ class Ladder:
         )
 
     def _rungs(self) -> Sequence[tuple[str, str, Callable[[], Outcome]]]:
-        width = (self.cell.draft_length or 0) + 1
+        width = max(self.method.drafted, default=0) + 1
         return (
             ("reference repeated", "self-noise", self._repeated),
             ("reference at another batch size", "batch", self._other_batch),

@@ -171,7 +171,7 @@ class _Costs:
         draft_step = self.step_s(machine, rows, sum(filter(None, parts)) + tail)
         if cell.config.arm == "lossy":
             return new * draft_step
-        width = cell.config.draft_length or 0
+        width = cell.config.longest_draft
         rounds = new / (1 + ASSUMED_ACCEPTANCE * width)
         return rounds * (width * draft_step + self.step_s(machine, rows * (width + 1), full))
 
