@@ -65,6 +65,18 @@ def test_rows_of_a_split(server: Answers, monkeypatch: pytest.MonkeyPatch) -> No
     assert [row.values for row in hub_rows("owner/name", split="test", revision=COMMIT)] == ROWS
 
 
+def test_rows_of_a_configuration(server: Answers) -> None:
+    card = "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: test\n    path: main/test*\n"
+    card += "- config_name: other\n  data_files:\n  - split: test\n    path: other/test*\n---\n"
+    files = {"README.md": card.encode(), "main/test.parquet": parquet(ROWS), "other/test.parquet": parquet(ROWS[1:])}
+    publish(server, files)
+    (row,) = hub_rows("owner/name", config="other", split="test")
+    assert row.values == ROWS[1]
+    assert row.where == "owner/name at 0123456789ab, other, split test, row 1"
+    with pytest.raises(TaskError, match="gives no rows of split 'test'"):
+        list(hub_rows("owner/name", split="test"))
+
+
 def test_one_file(server: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(server, {"mixed.jsonl": b'{"content": "x"}\n{"content": ["x"]}\n'})
     path = hub_file("owner/name", "mixed.jsonl")

@@ -18,14 +18,17 @@ _PROBE_TIMEOUT_S = 5.0
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d+)-of-(?P<count>\d+)\.\w+$")
 
 
-def hub_rows(dataset: str, *, split: str, revision: str | None = None) -> Iterator[Row]:
+def hub_rows(dataset: str, *, split: str, config: str | None = None, revision: str | None = None) -> Iterator[Row]:
     """The rows of one split, read by `datasets`; errors name the data set, the commit and the row.
+
+    `config`: which of a data set's configurations, where it has several.
 
     Raises TaskError if the data set is neither in the cache nor within reach, has no such split or cannot be read.
     """
     directory = hub_snapshot(dataset, revision=revision)
-    table = _load(directory, dataset, split)
-    yield from mapping_rows(table, f"{dataset} at {directory.name[:12]}, split {split}")
+    table = _load(directory, dataset, split, config)
+    part = f"{config}, " if config else ""
+    yield from mapping_rows(table, f"{dataset} at {directory.name[:12]}, {part}split {split}")
 
 
 def hub_file(repo: str, filename: str, *, revision: str | None = None) -> Path:
@@ -116,13 +119,13 @@ def _probe(repo: str, revision: str | None, rest: str) -> None:
         raise TaskError(_unreachable(repo, revision, rest, str(error) or type(error).__name__)) from error
 
 
-def _load(directory: Path, dataset: str, split: str) -> Iterator[dict[str, object]]:
+def _load(directory: Path, dataset: str, split: str, config: str | None) -> Iterator[dict[str, object]]:
     try:
         import datasets
     except ImportError as error:
         raise TaskError(f"data set {dataset} needs the package datasets: pip install 'vcbench[tasks]'") from error
     try:
-        return iter(datasets.load_dataset(str(directory), split=split))
+        return iter(datasets.load_dataset(str(directory), config, split=split))
     except Exception as error:  # The builders raise anything, from ValueError to their own.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TaskError(
