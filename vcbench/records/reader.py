@@ -47,7 +47,10 @@ class CellInfo:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """Everything a run recorded. `complete`: its manifest is there and vouches for these very records."""
+    """Everything a run recorded. `complete`: its manifest is there and vouches for these very records.
+
+    sha256: of `requests.jsonl` as it was read.
+    """
 
     path: Path
     config: dict[str, Any]
@@ -55,6 +58,7 @@ class Run:
     cells: tuple[CellInfo, ...]
     complete: bool
     dropped: list[str]
+    sha256: str = ""
     prompts: dict[tuple[str, str], PromptLine] = field(default_factory=dict)
     requests: dict[tuple[str, str, str], RequestLine] = field(default_factory=dict)
     divergences: dict[tuple[str, str, str], DivergenceLine] = field(default_factory=dict)
@@ -103,6 +107,7 @@ def load_run(path: Path | str) -> Run:
         cells=_cells(provenance.get("cells"), path / PROVENANCE),
         complete=complete,
         dropped=dropped,
+        sha256=hashlib.sha256(data).hexdigest(),
     )
     _index(run, lines)
     return run
