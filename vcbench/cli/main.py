@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from vcbench import __version__
-from vcbench.cli import calibrate, check, compare, demo, doctor, ls, run, show
+from vcbench.cli import calibrate, check, compare, demo, doctor, ls, run, score, show
 from vcbench.cli.output import notes
 from vcbench.errors import UsageError, VcbenchError
 
@@ -33,6 +33,7 @@ app = typer.Typer(
     epilog="Begin with: vcbench run configs/quickstart.yaml",
 )
 app.command("run")(run.run)
+app.command("score")(score.score)
 app.command("compare")(compare.compare)
 app.command("check")(check.check)
 app.command("show")(show.show)

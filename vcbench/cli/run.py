@@ -37,12 +37,17 @@ def run(
         next_command(shlex.join(["vcbench", "run", str(config), *(f"--set={change}" for change in changes)]))
         return
     from vcbench.runners.run import execute
+    from vcbench.scoring.document import score_directory
 
     path = execute(loaded, console=notes())
+    failed = score_directory(path).errors()
     if as_json:
-        write_json({"name": loaded.name, "path": str(path)})
+        write_json({"name": loaded.name, "path": str(path), "metric_errors": failed})
     else:
         print(path)
+    if failed:
+        notes().print(f"FAILED: {failed} metrics of answers; vcbench score {path} says why", markup=False)
+        raise typer.Exit(1)
     next_command(f"vcbench compare {path}")
 
 

@@ -11,14 +11,13 @@ from typing import Any, Literal
 from vcbench.errors import UsageError
 from vcbench.lossless.measures import COUNTS, MEASURES, Sample, count_of
 from vcbench.lossless.result import CellResult, CheckResult
-from vcbench.metrics.interval import ratio
+from vcbench.metrics.interval import ratio, samples_to_decide
 from vcbench.records.reader import Run
 from vcbench.registry import suggest
 
 Outcome = Literal["pass", "fail", "inconclusive"]
 _FORM = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
 EXAMPLE = "violations>0,acceptance<8,speedup<1.2,kl>0.01"
-MOST = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,16 +146,6 @@ def _decide(threshold: Threshold, cell: str, samples: Sequence[Sample]) -> Findi
         rule=str(threshold), cell=cell, outcome=outcome, detail=shown, value=estimate.value, low=low, high=high,
         n=estimate.n, more=more,
     )  # fmt: skip
-
-
-def samples_to_decide(n: int, distance: float, half_width: float | None) -> int | None:
-    """How many more samples shrink an interval, which narrows with the root of n, to its distance from the bound."""
-    if half_width is None:
-        return 1 if n < 2 else None
-    if distance == 0:
-        return None
-    total = n * (half_width / abs(distance)) ** 2
-    return max(1, math.ceil(total) - n) if total < MOST else None
 
 
 def needed(more: int | None) -> str:

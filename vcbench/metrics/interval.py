@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+TAIL = 50 * (1 - CONFIDENCE)
+MOST = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +43,21 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float], *, seed: i
     value, n = math.fsum(top) / total, len(top)
     if n < 2:
         return Estimate(value=value, low=None, high=None, n=n)
-    drawn = np.random.default_rng([seed, n]).integers(n, size=(RESAMPLES, n))
-    sums = bottom[drawn].sum(axis=1)
-    resampled = top[drawn].sum(axis=1)[sums > 0] / sums[sums > 0]
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(resampled, [tail, 100 - tail])
+    drawn = resamples(n, seed)
+    sums = drawn @ bottom
+    resampled = (drawn @ top)[sums > 0] / sums[sums > 0]
+    low, high = np.percentile(resampled, [TAIL, 100 - TAIL])
     return Estimate(value=value, low=float(low), high=float(high), n=n)
+
+
+@lru_cache(maxsize=4)
+def resamples(n: int, seed: int = 0) -> NDArray[np.float64]:
+    """How often each of n samples is drawn in each resample: [RESAMPLES, n], the same for the same seed."""
+    drawn = np.random.default_rng([seed, n]).integers(n, size=(RESAMPLES, n))
+    offsets = np.arange(RESAMPLES)[:, None] * n
+    counts = np.bincount((drawn + offsets).ravel(), minlength=RESAMPLES * n).reshape(RESAMPLES, n).astype(np.float64)
+    counts.flags.writeable = False
+    return counts
 
 
 def mean(values: Sequence[float], *, seed: int = 0) -> Estimate | None:
@@ -81,8 +94,7 @@ def paired_margin(
     usable = (new_sums[:, 1] > 0) & (old_sums[:, 1] > 0)
     new_sums, old_sums = new_sums[usable], old_sums[usable]
     margins = sign * new_sums[:, 0] / new_sums[:, 1] - (sign - tolerance) * old_sums[:, 0] / old_sums[:, 1]
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(margins, [tail, 100 - tail])
+    low, high = np.percentile(margins, [TAIL, 100 - TAIL])
     return value, reference, Estimate(value=margin, low=float(low), high=float(high), n=n)
 
 
@@ -102,6 +114,26 @@ def upper_bound(violations: int, n: int, *, confidence: float = CONFIDENCE) -> f
         middle = (low + high) / 2
         low, high = (middle, high) if _at_most(violations, n, middle) > 1 - confidence else (low, middle)
     return high
+
+
+def share(successes: int, n: int) -> Estimate | None:
+    """A share with the exact two-sided interval of Clopper and Pearson: 0 of 4 may be up to 0.60. None for n = 0."""
+    if n == 0:
+        return None
+    one_sided = (1 + CONFIDENCE) / 2
+    high = upper_bound(successes, n, confidence=one_sided)
+    low = upper_bound(n - successes, n, confidence=one_sided)
+    return Estimate(value=successes / n, low=None if low is None else 1 - low, high=high, n=n)
+
+
+def samples_to_decide(n: int, distance: float, half_width: float | None) -> int | None:
+    """How many more samples shrink an interval, which narrows with the root of n, to its distance from a bound."""
+    if half_width is None:
+        return 1 if n < 2 else None
+    if distance == 0:
+        return None
+    total = n * (half_width / abs(distance)) ** 2
+    return max(1, math.ceil(total) - n) if total < MOST else None
 
 
 def _at_most(k: int, n: int, rate: float) -> float:

@@ -1,0 +1,67 @@
+"""`vcbench score`: every metric of a run, recomputed from its records."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vcbench.cli.output import next_command, notes, results, write_json
+from vcbench.cli.runs import find_run
+
+
+def score(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's directory, or its name under runs/.")],
+    task: Annotated[list[str] | None, typer.Option(help="Of this task only; may be given again.")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Apart for each value of this key of the prompts' meta.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the answers in the benchmarks' own formats.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, every value in it.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Every figure as a row of CSV on stdout.")] = False,
+) -> None:
+    """Score a run from its records alone: no model is loaded. Exit code 1 where a metric failed on an answer."""
+    from vcbench.errors import UsageError
+    from vcbench.records.codec import plain
+    from vcbench.records.reader import load_run
+    from vcbench.report.score import csv_rows, print_scores, write_csv
+    from vcbench.scoring.document import as_dict, score_run, write_scores
+    from vcbench.scoring.scores import Scores, check_key
+
+    if as_json and as_csv:
+        raise UsageError("choose one of --json and --csv")
+    loaded = load_run(find_run(run))
+    unknown = [name for name in task or () if name not in loaded.tasks]
+    if unknown:
+        raise UsageError(f"{loaded.path} has no task {unknown[0]!r}; it has {', '.join(loaded.tasks)}")
+    if by is not None:
+        check_key(loaded, by)
+    scores = score_run(loaded)
+    write_scores(loaded, scores)
+    shown = Scores(
+        run=scores.run,
+        records_sha256=scores.records_sha256,
+        code_sha256=scores.code_sha256,
+        tasks=[each for each in scores.tasks if not task or each.task in task],
+    )
+    if as_json:
+        write_json(plain(as_dict(shown)))
+    elif as_csv:
+        write_csv(csv_rows(loaded, shown, by=by), sys.stdout)
+    else:
+        print_scores(loaded, shown, results(), by=by)
+    if export is not None:
+        from vcbench.scoring.export import export as export_answers
+
+        for path in export_answers(loaded, export):
+            notes().print(f"written: {path}", markup=False)
+    if failed := scores.errors():
+        notes().print(f"FAILED: {failed} metrics of answers; their reasons are above and in scores.json", markup=False)
+    next_command(f"vcbench compare {shlex.quote(str(loaded.path))}")
+    if failed:
+        raise typer.Exit(1)

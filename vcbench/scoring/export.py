@@ -1,0 +1,38 @@
+"""A run's answers in the formats of the benchmarks themselves, written by each task."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from vcbench.errors import UsageError
+from vcbench.records.files import explained
+from vcbench.records.reader import Run
+from vcbench.scoring.answers import answer, answered, question
+from vcbench.scoring.sources import task_of
+
+
+def export(run: Run, directory: Path) -> list[Path]:
+    """One call of `Task.export` for each cell; each cell has a directory of its own, named by task and label.
+
+    Raises UsageError where no task of the run has a format of its own.
+    """
+    with explained(directory, "create"):
+        directory.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for name in run.tasks:
+        task = task_of(run, name)
+        for cell in (cell for cell in run.cells if cell.answers(name)):
+            place = directory / name / re.sub(r"[^A-Za-z0-9._=-]+", "-", cell.label)
+            pairs = [
+                (question(run.prompts[name, request]), answer(line))
+                for request, line in answered(run, cell, name).items()
+            ]
+            with explained(place, "write to"):
+                place.mkdir(parents=True, exist_ok=True)
+                written += task.export(cell.label, pairs, place)
+                if not any(place.iterdir()):
+                    place.rmdir()
+    if not written:
+        raise UsageError(f"no task of {run.name} ({', '.join(run.tasks)}) has a format to export")
+    return written

@@ -1,0 +1,153 @@
+"""A metric of one arm against full KV's on the same requests: difference, interval, flips, a test, and a verdict."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vcbench.metrics.interval import MOST, TAIL, Estimate, resamples, samples_to_decide, upper_bound
+from vcbench.scoring.values import Pair
+from vcbench.tasks.base import Metric
+
+SIGNIFICANCE = 0.05
+ENUMERATED = 12
+"""Up to so many differing pairs, all 2**k exchanges are tried; beyond, `EXCHANGES` drawn ones."""
+EXCHANGES = 10_000
+FEWEST = 6
+"""Differing pairs, all in one direction, below which no exact two-sided test can reach 5 %: 2 / 2**5 is above it."""
+
+
+class Verdict(StrEnum):
+    """What n paired requests can say. `SAME`: every one of them has the same value in both arms."""
+
+    SAME = "same in all"
+    BETTER = "better"
+    WORSE = "worse"
+    DIFFERENT = "different"
+    TOO_FEW = "too few samples to tell"
+    NOTHING = "nothing to compare"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Arm less full KV over `n` pairs, of which `changed` differ.
+
+    to_wrong, to_right: pairs that flipped, for shares. p: exact McNemar for shares of independent answers, else the
+    test that exchanges the two arms within pairs. more: further pairs that would decide it, None where unknown.
+    flips_below: one-sided 95 % bound on the share of pairs that change, where none did.
+    """
+
+    n: int
+    changed: int
+    estimate: Estimate | None
+    to_wrong: int | None
+    to_right: int | None
+    p: float | None
+    verdict: Verdict
+    more: int | None = None
+    flips_below: float | None = None
+
+
+def difference(metric: Metric, arm: Mapping[str, Pair], full: Mapping[str, Pair], *, seed: int = 0) -> Difference:
+    """The paired difference over the groups that both have; Cost: up to 10,000 exchanges of n pairs."""
+    names = [name for name in arm if name in full]
+    if not names:
+        return Difference(
+            n=0, changed=0, estimate=None, to_wrong=None, to_right=None, p=None, verdict=Verdict.NOTHING
+        )  # fmt: skip
+    ours, theirs = (np.asarray([side[name] for name in names], dtype=np.float64) for side in (arm, full))
+    changed = (ours != theirs).any(axis=1)
+    lost, won = int((ours[:, 0] < theirs[:, 0]).sum()), int((ours[:, 0] > theirs[:, 0]).sum())
+    estimate = _interval(ours, theirs, seed)
+    single = metric.kind == "share" and bool((ours[:, 1] == 1).all() and (theirs[:, 1] == 1).all())
+    p = mcnemar(lost, won) if single else _exchange_test(ours, theirs, changed, seed)
+    verdict = _verdict(metric, estimate, int(changed.sum()), p)
+    return Difference(
+        n=len(names),
+        changed=int(changed.sum()),
+        estimate=estimate,
+        to_wrong=lost if metric.kind == "share" else None,
+        to_right=won if metric.kind == "share" else None,
+        p=p,
+        verdict=verdict,
+        more=_more(len(names), int(changed.sum()), estimate) if verdict is Verdict.TOO_FEW else None,
+        flips_below=upper_bound(0, len(names)) if verdict is Verdict.SAME else None,
+    )
+
+
+def mcnemar(lost: int, won: int) -> float | None:
+    """Exact two-sided p of McNemar's test: a binomial with 1/2 over the pairs that flipped; None without flips."""
+    flips = lost + won
+    if not flips:
+        return None
+    tail = sum(math.comb(flips, k) for k in range(min(lost, won) + 1))
+    return min(1.0, float(2 * tail / (1 << flips)))
+
+
+def _verdict(metric: Metric, estimate: Estimate | None, changed: int, p: float | None) -> Verdict:
+    if not changed:
+        return Verdict.SAME
+    if estimate is None or p is None or p >= SIGNIFICANCE or estimate.value == 0:
+        return Verdict.TOO_FEW
+    if metric.better == "neither":
+        return Verdict.DIFFERENT
+    return Verdict.BETTER if (estimate.value > 0) == (metric.better == "higher") else Verdict.WORSE
+
+
+def _more(n: int, changed: int, estimate: Estimate | None) -> int | None:
+    """Pairs to add until the interval leaves zero and enough pairs differ for an exact test."""
+    if estimate is None or estimate.value == 0:
+        return None
+    by_interval = samples_to_decide(n, estimate.value, estimate.half_width)
+    by_test = math.ceil(n * FEWEST / changed) - n
+    if by_interval is None:
+        return None if n >= 2 else max(1, by_test)
+    most = max(1, by_interval, by_test)
+    return most if most < MOST else None
+
+
+def _interval(ours: NDArray[np.float64], theirs: NDArray[np.float64], seed: int) -> Estimate | None:
+    """Ratio of sums less ratio of sums, with a percentile bootstrap over pairs."""
+    n = len(ours)
+    if ours[:, 1].sum() <= 0 or theirs[:, 1].sum() <= 0:
+        return None
+    value = _ratio(ours.sum(axis=0)) - _ratio(theirs.sum(axis=0))
+    if n < 2:
+        return Estimate(value=float(value), low=None, high=None, n=n)
+    drawn = resamples(n, seed)
+    new, old = drawn @ ours, drawn @ theirs
+    usable = (new[:, 1] > 0) & (old[:, 1] > 0)
+    found = _ratio(new[usable]) - _ratio(old[usable])
+    low, high = np.percentile(found, [TAIL, 100 - TAIL])
+    return Estimate(value=float(value), low=float(low), high=float(high), n=n)
+
+
+def _exchange_test(
+    ours: NDArray[np.float64], theirs: NDArray[np.float64], changed: NDArray[np.bool_], seed: int
+) -> float | None:
+    """Two-sided p: how often exchanging the arms within pairs gives a difference at least as large."""
+    count = int(changed.sum())
+    if not count or ours[:, 1].sum() <= 0 or theirs[:, 1].sum() <= 0:
+        return None
+    if count <= ENUMERATED:
+        exchanged = np.asarray(list(itertools.product((0.0, 1.0), repeat=count)))
+    else:
+        exchanged = np.random.default_rng([seed, count]).integers(2, size=(EXCHANGES, count)).astype(np.float64)
+    step = exchanged @ (theirs - ours)[changed]
+    new, old = ours.sum(axis=0) + step, theirs.sum(axis=0) - step
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.abs(_ratio(new) - _ratio(old))
+    observed = abs(_ratio(ours.sum(axis=0)) - _ratio(theirs.sum(axis=0)))
+    extreme = int((found >= observed * (1 - 1e-9)).sum())
+    return extreme / len(found) if count <= ENUMERATED else (extreme + 1) / (len(found) + 1)
+
+
+def _ratio(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    quotient: NDArray[np.float64] = sums[..., 0] / sums[..., 1]
+    return quotient
