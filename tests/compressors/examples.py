@@ -14,6 +14,7 @@ from tests.compressors import tiny
 from vcbench.compressors.base import Compressor
 from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.decoder import Decoder, Prefill
+from vcbench.engine.rope import RopeTable
 from vcbench.registry import lookup, names
 
 SMALL: dict[str, list[dict[str, Any]]] = {
@@ -106,14 +107,20 @@ def as_bytes(x: Tensor) -> tuple[tuple[int, ...], bytes]:
     return tuple(x.shape), x.contiguous().view(torch.uint8).numpy().tobytes()
 
 
+SKIPPED = (type, str, bytes, int, float, np.ndarray, torch.dtype, torch.device, RopeTable)
+
+
 def reachable_tensors(root: Any) -> list[Tensor]:
-    """Every tensor in the object graph below an object, each storage once; classes and modules are not entered."""
+    """Every tensor in the object graph below an object, each storage once.
+
+    Classes and modules are not entered, nor is the decoder's rotary table, which it has whatever the cache.
+    """
     found: dict[int, Tensor] = {}
     seen: set[int] = set()
     waiting = [root]
     while waiting:
         item = waiting.pop()
-        if id(item) in seen or isinstance(item, (type, str, bytes, int, float, np.ndarray, torch.dtype, torch.device)):
+        if id(item) in seen or isinstance(item, SKIPPED):
             continue
         seen.add(id(item))
         if isinstance(item, Tensor):

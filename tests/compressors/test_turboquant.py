@@ -11,6 +11,7 @@ from torch import Tensor
 from tests.compressors import tiny
 from vcbench.compressors.turboquant import TurboQuant, TurboQuantOptions
 from vcbench.engine.coders import DirectionCoder, ScaleRule
+from vcbench.engine.frames import Turned
 from vcbench.engine.lloyd_max import lloyd_max
 from vcbench.engine.rotation import hadamard, random_rotation
 
@@ -23,12 +24,13 @@ def directions(count: int, size: int = SIZE, seed: int = 0) -> Tensor:
 
 
 def coder(bits: int, rule: ScaleRule = "plain", size: int = SIZE) -> DirectionCoder:
-    return DirectionCoder(bits, bits, rule, random_rotation("qr", size, 0))
+    return DirectionCoder(bits, bits, rule, size, torch.device("cpu"))
 
 
-def decoded(x: Tensor, by: DirectionCoder) -> Tensor:
-    """x after coding, in its own space."""
-    return by.turned_back(by.decode(*by.encode(by.turned(x), "keys"), "keys"))
+def decoded(x: Tensor, by: DirectionCoder, rotation: Tensor | None = None) -> Tensor:
+    """x after coding, in its own space; turned by a Haar-random matrix unless told otherwise."""
+    frame = Turned(random_rotation("qr", x.shape[-1], 0) if rotation is None else rotation)
+    return frame.turned_back(by.decode(*by.encode(frame.turned(x, "keys"), "keys"), "keys"), "keys")
 
 
 @pytest.mark.parametrize("kind", ["hadamard", "qr"])
@@ -39,8 +41,8 @@ def test_rotations_are_orthogonal(kind: str) -> None:
     torch.testing.assert_close(rotation @ rotation.mT, torch.eye(SIZE), rtol=0, atol=1e-6)
     assert not torch.equal(rotation, random_rotation(kind, SIZE, 4))  # type: ignore[arg-type]
     x = directions(50)
-    turned = coder(4).turned(x)
-    torch.testing.assert_close(coder(4).turned_back(turned), x, rtol=0, atol=1e-6)
+    frame = Turned(rotation)
+    torch.testing.assert_close(frame.turned_back(frame.turned(x, "keys"), "values"), x, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [64, 128])
@@ -73,11 +75,10 @@ def test_nearly_constant_vectors_need_the_signs() -> None:
     """A-TQ-7: a Hadamard transform alone turns them into one spike."""
     x = torch.full((1, SIZE), SIZE**-0.5) + 1e-3 * directions(1)
     x = x / x.norm()
-    bare = DirectionCoder(3, 3, "plain", hadamard(SIZE).float())
-    signed = [DirectionCoder(3, 3, "plain", random_rotation("hadamard", SIZE, seed)) for seed in range(60)]
+    signed = [random_rotation("hadamard", SIZE, seed) for seed in range(60)]
 
-    assert (decoded(x, bare) - x).square().sum().item() > 0.5
-    assert sum((decoded(x, by) - x).square().sum().item() for by in signed) / 60 < 0.045
+    assert (decoded(x, coder(3), hadamard(SIZE).float()) - x).square().sum().item() > 0.5
+    assert sum((decoded(x, coder(3), by) - x).square().sum().item() for by in signed) / 60 < 0.045
 
 
 def test_the_scale_does_not_change_a_direction() -> None:

@@ -10,6 +10,7 @@ from vcbench.compressors.base import Compressor, CompressorOptions
 from vcbench.engine.cache import KVCache
 from vcbench.engine.coders import DirectionCoder
 from vcbench.engine.decoder import Prefill
+from vcbench.engine.frames import Turned
 from vcbench.engine.quantised import QuantisedCache, Scheme
 from vcbench.engine.rotation import is_power_of_two, random_rotation
 from vcbench.models.architecture import Architecture
@@ -72,7 +73,8 @@ class TurboQuant(Compressor[TurboQuantOptions]):
         size = shape.head_dim
         scheme = Scheme.per_token(size, key_bits=key_bits, value_bits=value_bits, symmetric=True)
         rotation = random_rotation(o.rotation, size, o.rotation_seed).to(shape.device)
-        return QuantisedCache.of_prompt(prefill.cache, scheme, DirectionCoder(key_bits, value_bits, o.scale, rotation))
+        coder = DirectionCoder(key_bits, value_bits, o.scale, size, shape.device)
+        return QuantisedCache.of_prompt(prefill.cache, scheme, coder, Turned(rotation))
 
     @classmethod
     def estimate_bytes(cls, options: Any, architecture: Architecture, tokens: int, element_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""How vectors become codes and back: uniform grids, FP8, and Lloyd-Max levels of rotated directions (TurboQuant)."""
+"""How vectors become codes and back: uniform grids, FP8, and Lloyd-Max levels of directions (TurboQuant)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vcbench.engine.kernels import linear as kernel
+from vcbench.engine.frames import Kind
 from vcbench.engine.lloyd_max import lloyd_max
 from vcbench.engine.packing import HALF_MAX, dequantise, quantise
 
-Kind = Literal["keys", "values"]
 ScaleRule = Literal["plain", "norm", "unbiased"]
 
 
 class Coder(ABC):
-    """Turns groups of numbers into codes. `bits` of keys and of values may differ.
-
-    Entries are stored as `turned`, a rotation under which the attention of turned queries is that of plain ones but for
-    `turned_back`, which the result needs.
-    """
+    """Turns groups of numbers into codes. `bits` of keys and of values may differ."""
 
     scaled = True
     """Whether each group has a step of its own."""
@@ -37,14 +32,6 @@ class Coder(ABC):
     def levels(self, kind: Kind) -> Tensor:
         """What each code stands for before it is scaled, float32; empty where the kernel computes it from the code."""
         return torch.empty(0)
-
-    def turned(self, x: Tensor) -> Tensor:
-        """x: [..., D] as it is stored."""
-        return x
-
-    def turned_back(self, x: Tensor) -> Tensor:
-        """The inverse of `turned`."""
-        return x
 
     def tensors(self) -> list[Tensor]:
         """Every tensor held."""
@@ -91,22 +78,22 @@ class FP8Coder(Coder):
 
 
 class DirectionCoder(Coder):
-    """TurboQuant: a vector is a norm and a rotated direction, whose coordinates take the nearest Lloyd-Max level.
+    """TurboQuant: a vector is a norm and a direction, whose coordinates take the nearest Lloyd-Max level.
+
+    The levels are those of random directions, which a `frames.Turned` with a random rotation makes of any vector.
 
     What is stored as the norm makes up for the levels' shrinkage as `rule` says: the norm itself (plain), the norm over
     that of the levels (norm), or what makes <x, x^> = |x|^2 (unbiased). The bytes are the same.
     """
 
-    def __init__(self, key_bits: int, value_bits: int, rule: ScaleRule, rotation: Tensor) -> None:
-        """rotation: [D, D], orthogonal."""
-        size, device = rotation.shape[0], rotation.device
+    def __init__(self, key_bits: int, value_bits: int, rule: ScaleRule, size: int, device: torch.device) -> None:
+        """size: D."""
         self.rule = rule
         bits: dict[Kind, int] = {"keys": key_bits, "values": value_bits}
         self._levels = {
             kind: torch.tensor(lloyd_max(count, size).levels / size**0.5, dtype=torch.float32, device=device)
             for kind, count in bits.items()
         }
-        self._forth, self._back = _blocked(rotation), _blocked(rotation.mT)
 
     def encode(self, x: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
         levels = self._levels[kind]
@@ -127,31 +114,5 @@ class DirectionCoder(Coder):
     def levels(self, kind: Kind) -> Tensor:
         return self._levels[kind]
 
-    def turned(self, x: Tensor) -> Tensor:
-        return _product(x, self._forth)
-
-    def turned_back(self, x: Tensor) -> Tensor:
-        return _product(x, self._back)
-
     def tensors(self) -> list[Tensor]:
-        return [*self._levels.values(), self._forth, self._back]
-
-
-def _blocked(matrix: Tensor) -> Tensor:
-    """A matrix [D, D] to multiply rows by, in the form of `kernels.linear`: [blocks, D, 64]."""
-    missing = -matrix.shape[0] % kernel.OUTPUTS
-    padded = torch.nn.functional.pad(matrix, (0, 0, 0, missing))
-    return padded.view(-1, kernel.OUTPUTS, matrix.shape[1]).transpose(1, 2).contiguous()
-
-
-def _product(x: Tensor, blocked: Tensor) -> Tensor:
-    """x @ matrix^T, float32 inside; on CPU no row depends on the others."""
-    rows = x.reshape(-1, x.shape[-1]).float()
-    out = torch.empty_like(rows)
-    if x.device.type == "cpu":
-        bias = torch.empty(0)
-        kernel.linear(rows.contiguous().numpy(), blocked.numpy(), bias.numpy(), out.numpy())
-    else:
-        matrix = blocked.transpose(1, 2).flatten(0, 1)[: rows.shape[1]]
-        out = (rows[:, None] * matrix).sum(-1)
-    return out.view(x.shape).to(x.dtype)
+        return list(self._levels.values())

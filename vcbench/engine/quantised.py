@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.coders import Coder, UniformCoder
+from vcbench.engine.exact_tokens import ExactTokens
+from vcbench.engine.frames import Frame
+from vcbench.engine.kernels import framed
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.kernels.quantised import attend_quantised
 from vcbench.engine.kernels.simd import LANES
@@ -62,48 +66,64 @@ class Scheme:
 class QuantisedCache(KVCache):
     """Codes for old tokens and exact pages for the rest, page 0 holding position `tail_start`.
 
-    k_codes: [L, Hk, blocks, D, bytes], k_steps: [L, Hk, groups, D] (channel) or [L, Hk, blocks, 64] (token);
-    v_codes: [L, Hk, blocks, 64, bytes], v_steps: [L, Hk, blocks * 64, groups]. Only committed tokens become codes.
+    k_codes: [L, Hk, blocks, D, bytes], k_steps: [L, Hk, groups, D] (channel) or [L, Hk, blocks, 64] (token); for Hk and
+    D what the frame codes keys as. v_codes: [L, Hk, blocks, 64, bytes], v_steps: [L, Hk, blocks * 64, groups]. Only
+    committed tokens become codes.
     """
 
-    def __init__(self, shape: KVShape, scheme: Scheme, coder: Coder | None = None) -> None:
-        """The coder's bits are the scheme's; a uniform one if not given. One that turns needs groups of whole heads."""
+    def __init__(self, shape: KVShape, scheme: Scheme, coder: Coder | None = None, frame: Frame | None = None) -> None:
+        """The coder's bits are the scheme's; a uniform one if not given."""
         super().__init__(shape)
         self.scheme = scheme
         self.coder = coder or UniformCoder(scheme.key_bits, scheme.value_bits, symmetric=scheme.symmetric)
+        self.frame = frame or Frame()
+        self.exact = ExactTokens.none(shape)
         self.width = -(-shape.head_dim // LANES) * LANES
         self.tail: ExactStore = make_store(shape)
         self.tail_start = self.keys_done = self.values_done = 0
         self._allocate_codes()
 
     def _allocate_codes(self) -> None:
-        s, outer = self.scheme, (self.shape.n_layers, self.shape.n_kv_heads, 0)
+        s, (vectors, size) = self.scheme, self.frame.coded_shape(self.shape)
 
-        def empty(*inner: int, dtype: torch.dtype) -> Tensor:
-            return torch.zeros((*outer, *inner), dtype=dtype, device=self.shape.device)
+        def empty(heads: int, *inner: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros((self.shape.n_layers, heads, 0, *inner), dtype=dtype, device=self.shape.device)
 
         key_bytes = BLOCK * s.key_bits // BYTE
         value_bytes = self.width * s.value_bits // BYTE
-        step_columns = self.shape.head_dim if s.key_axis == "channel" else BLOCK
+        step_columns = size if s.key_axis == "channel" else BLOCK
         step_columns *= self.coder.scaled
-        self.k_codes = empty(self.shape.head_dim, key_bytes, dtype=torch.uint8)
-        self.v_codes = empty(BLOCK, value_bytes, dtype=torch.uint8)
-        self.k_steps = empty(step_columns, dtype=torch.float16)
-        self.v_steps = empty(-(-self.shape.head_dim // s.value_group) * self.coder.scaled, dtype=torch.float16)
-        self.k_minima = self.k_steps.new_empty((*outer, 0 if s.symmetric else step_columns))
-        self.v_minima = self.v_steps.new_empty((*outer, 0 if s.symmetric else self.v_steps.shape[3]))
+        heads = self.shape.n_kv_heads
+        self.k_codes = empty(vectors, size, key_bytes, dtype=torch.uint8)
+        self.v_codes = empty(heads, BLOCK, value_bytes, dtype=torch.uint8)
+        self.k_steps = empty(vectors, step_columns, dtype=torch.float16)
+        self.v_steps = empty(heads, -(-self.shape.head_dim // s.value_group) * self.coder.scaled, dtype=torch.float16)
+        self.k_minima = empty(vectors, 0 if s.symmetric else step_columns, dtype=torch.float16)
+        self.v_minima = empty(heads, 0 if s.symmetric else self.v_steps.shape[3], dtype=torch.float16)
 
     @classmethod
-    def of_prompt(cls, full: FullCache, scheme: Scheme, coder: Coder | None = None) -> QuantisedCache:
-        """Everything that a full cache has committed."""
-        cache = cls(full.shape, scheme, coder)
+    def of_prompt(
+        cls,
+        full: FullCache,
+        scheme: Scheme,
+        coder: Coder | None = None,
+        frame: Frame | None = None,
+        exact: Sequence[Tensor] | None = None,
+    ) -> QuantisedCache:
+        """Everything that a full cache has committed.
+
+        exact: for each layer the positions, ascending int64, whose entries stay exact beside their codes.
+        """
+        cache = cls(full.shape, scheme, coder, frame)
+        if exact is not None:
+            cache.exact = ExactTokens.of_prompt(full, cache.frame, exact)
         tokens = full.committed
         keys, values = scheme.quantised_keys(tokens), scheme.quantised_values(tokens)
         cache._reserve_codes(keys, values)
         for layer in range(full.shape.n_layers):
             for start in range(0, tokens, _BULK_TOKENS):
                 stop = min(tokens, start + _BULK_TOKENS)
-                k, v = map(cache.coder.turned, full.store.read_range(layer, start, stop))
+                k, v = cache._turned(full.store, layer, start, stop)
                 cache._encode_keys(slice(layer, layer + 1), start, k[None, :, : max(0, keys - start)])
                 cache._encode_values(slice(layer, layer + 1), start, v[None, :, : max(0, values - start)])
         cache.keys_done, cache.values_done = keys, values
@@ -112,13 +132,19 @@ class QuantisedCache(KVCache):
         cache.tokens = cache.committed = tokens
         return cache
 
+    def _turned(self, source: ExactStore, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """k, v: [Hk, stop - start, D] of a store of plain entries, as they are stored here."""
+        k, v = source.read_range(layer, start, stop)
+        return self.frame.turned(k, "keys"), self.frame.turned(v, "values")
+
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.tail.write(layer, self.tokens - self.tail_start, self.coder.turned(k), self.coder.turned(v))
+        entry = self.tokens - self.tail_start
+        self.tail.write(layer, entry, self.frame.turned(k, "keys"), self.frame.turned(v, "values"))
 
     def _copy_exact(self, source: ExactStore, start: int, stop: int) -> None:
         """Takes the exact entries of positions start .. stop - 1 from a store of plain ones."""
         for layer in range(self.shape.n_layers):
-            k, v = map(self.coder.turned, source.read_range(layer, start, stop))
+            k, v = self._turned(source, layer, start, stop)
             self.tail.write(layer, start - self.tail_start, k.transpose(0, 1), v.transpose(0, 1))
 
     def commit(self, count: int, verified: FullCache | None = None) -> None:
@@ -156,35 +182,33 @@ class QuantisedCache(KVCache):
         s = self.scheme
         key_blocks, value_blocks = -(-keys // BLOCK), -(-values // BLOCK)
         key_rows = -(-keys // s.key_group) if s.key_axis == "channel" else key_blocks
-        self.k_codes = _grown(self.k_codes, key_blocks)
-        self.k_steps, self.k_minima = _grown(self.k_steps, key_rows), _grown(self.k_minima, key_rows)
-        self.v_codes = _grown(self.v_codes, value_blocks)
+        self.k_codes = grown(self.k_codes, key_blocks)
+        self.k_steps, self.k_minima = grown(self.k_steps, key_rows), grown(self.k_minima, key_rows)
+        self.v_codes = grown(self.v_codes, value_blocks)
         rows = value_blocks * BLOCK
-        self.v_steps, self.v_minima = _grown(self.v_steps, rows), _grown(self.v_minima, rows)
+        self.v_steps, self.v_minima = grown(self.v_steps, rows), grown(self.v_minima, rows)
 
     def _encode_keys(self, layers: slice, start: int, k: Tensor) -> None:
-        """Codes of k: [L', Hk, n, D] at positions from `start` on; with channel groups, whole groups only."""
+        """Codes of stored k: [L', Hk, n, D] at positions from `start` on; with channel groups, whole groups only."""
         n = k.shape[2]
         if n == 0:
             return
-        s, turned = self.scheme, k.transpose(2, 3).float()
+        s, k = self.scheme, self.frame.coded(k, layers, start)
         if s.key_axis == "channel":
-            grouped = turned.unflatten(3, (n // s.key_group, s.key_group))
+            grouped = k.transpose(2, 3).unflatten(3, (n // s.key_group, s.key_group))
             codes, steps, minima = self.coder.encode(grouped, "keys")
             codes, row = codes.flatten(3), slice(start // s.key_group, (start + n) // s.key_group)
             self.k_steps[layers, :, row] = steps.transpose(2, 3)
             if not s.symmetric:
                 self.k_minima[layers, :, row] = minima.transpose(2, 3)
         else:
-            codes, steps, minima = self.coder.encode(k.float(), "keys")
+            codes, steps, minima = self.coder.encode(k, "keys")
             codes, span = codes.transpose(2, 3), slice(start, start + n)
             if self.coder.scaled:
                 self.k_steps.flatten(2)[layers, :, span] = steps
             if not s.symmetric:
                 self.k_minima.flatten(2)[layers, :, span] = minima
-        first, padded = _to_blocks(codes, start)
-        packed = pack(padded.transpose(2, 3), s.key_bits)
-        self.k_codes[layers, :, first : first + packed.shape[2]] |= packed
+        put_by_channel(self.k_codes, layers, start, codes, s.key_bits)
 
     def _encode_values(self, layers: slice, start: int, v: Tensor) -> None:
         """Codes of v: [L', Hk, n, D] at positions from `start` on."""
@@ -202,7 +226,8 @@ class QuantisedCache(KVCache):
         self.v_codes.flatten(2, 3)[layers, :, start : start + n] = pack(padded, s.value_bits)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.coder.turned_back(self._attend_turned(layer, self.coder.turned(q)))
+        mixed = self._attend_turned(layer, self.frame.turned(q, "keys"))
+        return self.frame.turned_back(mixed, "values")
 
     def _attend_turned(self, layer: int, q: Tensor) -> Tensor:
         if isinstance(self.tail, PagedStore):
@@ -214,22 +239,54 @@ class QuantisedCache(KVCache):
         )  # fmt: skip
 
     def _attend_pages(self, tail: PagedStore, layer: int, q: Tensor) -> Tensor:
-        s, n, heads = self.scheme, q.shape[0], self.shape.n_kv_heads
+        n, heads = q.shape[0], self.shape.n_kv_heads
         out = torch.empty((n, heads, self.shape.n_heads // heads, self.shape.head_dim))
-        codes = [tensor[layer].numpy() for tensor in (self.k_codes, self.v_codes)]
-        k_steps, k_minima, v_steps, v_minima = (
-            tensor[layer].numpy().view(np.uint16)
-            for tensor in (self.k_steps, self.k_minima, self.v_steps, self.v_minima)
-        )
-        keys_at, values_at, head_bytes = tail.layout(layer)
-        attend_quantised(
-            q.contiguous().numpy(), codes[0], k_steps, k_minima, codes[1], v_steps, v_minima,
-            self.coder.levels("keys").numpy(), self.coder.levels("values").numpy(),
-            s.key_axis == "channel", s.symmetric, s.key_bits, s.value_bits, s.key_group, s.value_group,
-            self.keys_done, self.values_done, tail.table(), self.tail_start // BLOCK, keys_at, values_at, head_bytes,
-            self.tokens + 1, self.width, out.numpy(),
-        )  # fmt: skip
+        keys, values = self._key_codes(layer), self._value_codes(layer)
+        pages = framed.Pages(tail.table(), self.tail_start // BLOCK, *tail.layout(layer))
+        rows, result = q.contiguous().numpy(), out.numpy()
+        decoding, sketch = self.frame.decoding(layer, self.tokens), self._sketch(layer)
+        if decoding.plain and not len(self.exact) and not sketch.matrix.size:
+            attend_quantised(
+                rows, keys.codes, keys.steps, keys.minima, values.codes, values.steps, values.minima,
+                keys.levels, values.levels, keys.by_channel, keys.symmetric, keys.bits, values.bits, keys.group,
+                values.group, keys.done, values.done, *pages, self.tokens + 1, self.width, result,
+            )  # fmt: skip
+        else:
+            form = framed.KeyForm(decoding.order.numpy(), decoding.together, decoding.cos.numpy(), decoding.sin.numpy())
+            exact = framed.ExactEntries(*(tensor.numpy() for tensor in self.exact.of_layer(layer)))
+            framed.attend_framed(rows, keys, values, form, sketch, exact, pages, self.tokens + 1, self.width, result)
         return out.view(n, self.shape.n_heads, self.shape.head_dim)
+
+    def _sketch(self, layer: int) -> framed.Sketch:
+        """What is kept of the keys besides their codes: nothing here."""
+        return framed.NO_SKETCH
+
+    def _key_codes(self, layer: int) -> framed.KeyCodes:
+        s = self.scheme
+        return framed.KeyCodes(
+            codes=self.k_codes[layer].numpy(),
+            steps=half_bits(self.k_steps[layer]),
+            minima=half_bits(self.k_minima[layer]),
+            levels=self.coder.levels("keys").numpy(),
+            by_channel=s.key_axis == "channel",
+            symmetric=s.symmetric,
+            bits=s.key_bits,
+            group=s.key_group,
+            done=self.keys_done,
+        )
+
+    def _value_codes(self, layer: int) -> framed.ValueCodes:
+        s = self.scheme
+        return framed.ValueCodes(
+            codes=self.v_codes[layer].numpy(),
+            steps=half_bits(self.v_steps[layer]),
+            minima=half_bits(self.v_minima[layer]),
+            levels=self.coder.levels("values").numpy(),
+            symmetric=s.symmetric,
+            bits=s.value_bits,
+            group=s.value_group,
+            done=self.values_done,
+        )
 
     def _chunk(self, layer: int, start: int, last: int) -> tuple[Tensor, Tensor]:
         """k, v: [Hk, CHUNK, D] of positions from `start`, zeros from `last` on; the torch form of attention's input."""
@@ -243,18 +300,24 @@ class QuantisedCache(KVCache):
         exact_from = max(start, self.tail_start)
         k, v = self.tail.read_range(layer, exact_from - self.tail_start, max(stop, exact_from) - self.tail_start)
         keys, values = self._decoded_keys(layer, start, stop), self._decoded_values(layer, start, stop)
+        keys, values = keys.to(self.shape.dtype), values.to(self.shape.dtype)
+        self.exact.put_into(layer, start, keys, values)
         joined = []
         for decoded, exact in ((keys, k), (values, v)):
             rest = exact[:, max(0, start + decoded.shape[1] - exact_from) :]
-            joined.append(torch.cat([decoded.to(self.shape.dtype), rest], dim=1)[:, : stop - start])
+            joined.append(torch.cat([decoded, rest], dim=1)[:, : stop - start])
         return joined[0], joined[1]
 
     def _decoded_keys(self, layer: int, start: int, stop: int) -> Tensor:
-        s, stop = self.scheme, min(stop, self.keys_done)
+        stop = min(stop, self.keys_done)
         if stop <= start:
             return self.k_steps.new_empty((self.shape.n_kv_heads, 0, self.shape.head_dim))
-        codes = unpack(self.k_codes[layer, :, start // BLOCK : -(-stop // BLOCK)], s.key_bits)
-        codes = codes.transpose(2, 3).flatten(1, 2)[:, : stop - start]
+        return self.frame.stored(self._decoded_coded(layer, start, stop), layer, start)
+
+    def _decoded_coded(self, layer: int, start: int, stop: int) -> Tensor:
+        """What the key codes of these positions stand for: [vectors, stop - start, size], float32."""
+        s = self.scheme
+        codes = by_token(self.k_codes[layer], start, stop, s.key_bits)
         if s.key_axis == "token":
             steps, minima = (t[layer].flatten(1)[:, start:stop] for t in (self.k_steps, self.k_minima))
             return self.coder.decode(codes, steps, minima, "keys")
@@ -273,7 +336,8 @@ class QuantisedCache(KVCache):
         return self.coder.decode(groups, steps, minima, "values").flatten(2)
 
     def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        k, v = map(self.coder.turned_back, self._dense(layer, 0, self.tokens))
+        k, v = self._dense(layer, 0, self.tokens)
+        k, v = self.frame.turned_back(k, "keys"), self.frame.turned_back(v, "values")
         return k, v, torch.arange(self.tokens).expand(self.shape.n_kv_heads, -1)
 
     def nbytes(self) -> dict[str, int]:
@@ -281,12 +345,13 @@ class QuantisedCache(KVCache):
             "codes": self.k_codes.nbytes + self.v_codes.nbytes,
             "steps": self.k_steps.nbytes + self.v_steps.nbytes,
             "minima": self.k_minima.nbytes + self.v_minima.nbytes,
-            "tables": sum(tensor.nbytes for tensor in self.coder.tensors()),
+            "exact": sum(tensor.nbytes for tensor in self.exact.tensors()),
+            "tables": sum(tensor.nbytes for tensor in [*self.coder.tensors(), *self.frame.tensors()]),
             "tail": self.tail.nbytes(),
         }
 
 
-def _grown(tensor: Tensor, rows: int) -> Tensor:
+def grown(tensor: Tensor, rows: int) -> Tensor:
     """The tensor with dimension 2 grown to `rows`, new rows zero."""
     missing = rows - tensor.shape[2]
     if missing <= 0:
@@ -294,12 +359,21 @@ def _grown(tensor: Tensor, rows: int) -> Tensor:
     return torch.cat([tensor, tensor.new_zeros((*tensor.shape[:2], missing, *tensor.shape[3:]))], dim=2)
 
 
-def _to_blocks(codes: Tensor, start: int) -> tuple[int, Tensor]:
-    """The first block and codes [L', Hk, blocks... ] of tokens from `start` on, zero where a block is not covered.
-
-    codes: [L', Hk, D, n]. Returns [L', Hk, D, blocks, 64].
-    """
+def put_by_channel(target: Tensor, layers: slice, start: int, codes: Tensor, bits: int) -> None:
+    """Packs codes: [L', heads, D, n] of tokens from `start` on, not set before, into [L, heads, blocks, D, bytes]."""
     before = start % BLOCK
     after = -(before + codes.shape[3]) % BLOCK
-    padded = torch.nn.functional.pad(codes, (before, after))
-    return start // BLOCK, padded.unflatten(3, (-1, BLOCK))
+    blocks = torch.nn.functional.pad(codes, (before, after)).unflatten(3, (-1, BLOCK))
+    packed, first = pack(blocks.transpose(2, 3), bits), start // BLOCK
+    target[layers, :, first : first + packed.shape[2]] |= packed
+
+
+def by_token(packed: Tensor, start: int, stop: int, bits: int) -> Tensor:
+    """Codes [heads, stop - start, D] of packed: [heads, blocks, D, bytes]; `start` a multiple of 64."""
+    codes = unpack(packed[:, start // BLOCK : -(-stop // BLOCK)], bits)
+    return codes.transpose(2, 3).flatten(1, 2)[:, : stop - start]
+
+
+def half_bits(x: Tensor) -> Any:
+    """A float16 tensor as the kernels take it."""
+    return x.numpy().view(np.uint16)

@@ -1,0 +1,181 @@
+"""In what coordinates a quantised cache stores entries and codes keys.
+
+A stored entry is what attention meets: queries are turned as keys are, results are turned back as values are. A coded
+key is what becomes codes: it may be taken back to before its rotary embedding, which codes it in place of the stored
+one and is done again on reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vcbench.engine.kernels import linear as kernel
+from vcbench.engine.rope import RopeTable
+from vcbench.engine.rotation import fast_hadamard
+from vcbench.engine.stores import KVShape
+
+Kind = Literal["keys", "values"]
+_NO_ORDER = torch.empty(0, dtype=torch.int32)
+_NO_ANGLES = torch.empty((0, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """What the CPU kernel does to the coded keys of a layer, in this order; an empty tensor leaves a step out.
+
+    order: [Hk * D] int32, the coded channel that each channel comes from; `together` heads then pass one Hadamard
+    transform (0: none); cos, sin: [D / 2, P], the rotary embedding by position.
+    """
+
+    order: Tensor = _NO_ORDER
+    together: int = 0
+    cos: Tensor = _NO_ANGLES
+    sin: Tensor = _NO_ANGLES
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is done."""
+        return not self.together and not self.cos.numel()
+
+
+class Frame:
+    """Entries are stored, and keys coded, as they are."""
+
+    def turned(self, x: Tensor, kind: Kind) -> Tensor:
+        """x: [..., D] as it is stored; queries are turned as keys."""
+        return x
+
+    def turned_back(self, x: Tensor, kind: Kind) -> Tensor:
+        """The inverse of `turned`; results of attention are turned back as values."""
+        return x
+
+    def coded_shape(self, shape: KVShape) -> tuple[int, int]:
+        """Into how many vectors of what size a token's keys are cut for coding; Hk and D here."""
+        return shape.n_kv_heads, shape.head_dim
+
+    def coded(self, k: Tensor, layers: slice, start: int) -> Tensor:
+        """Stored keys k: [L', Hk, n, D] of positions from `start` on as they are coded: [L', vectors, n, size]."""
+        return k.float()
+
+    def stored(self, x: Tensor, layer: int, start: int) -> Tensor:
+        """The inverse of `coded` for one layer: [vectors, n, size] to [Hk, n, D], float32."""
+        return x
+
+    def decoding(self, layer: int, positions: int) -> Decoding:
+        """`stored` as the CPU kernel does it, for positions below `positions`."""
+        return Decoding()
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor held, but for the decoder's own rotary tables, which it has anyway."""
+        return []
+
+
+class Turned(Frame):
+    """Keys and values turned by one orthogonal matrix, [D, D]: scores stay as they are and codes are never undone."""
+
+    def __init__(self, rotation: Tensor) -> None:
+        self._forth, self._back = blocked(rotation), blocked(rotation.mT)
+
+    def turned(self, x: Tensor, kind: Kind) -> Tensor:
+        return product(x, self._forth)
+
+    def turned_back(self, x: Tensor, kind: Kind) -> Tensor:
+        return product(x, self._back)
+
+    def tensors(self) -> list[Tensor]:
+        return [self._forth, self._back]
+
+
+class PreRope(Frame):
+    """Keys coded as they were before their rotary embedding, where a channel keeps its mean and spread.
+
+    The embedding is taken off the stored keys in float32: exact but for rounding.
+    """
+
+    def __init__(self, rope: RopeTable) -> None:
+        self._rope = rope
+
+    def coded(self, k: Tensor, layers: slice, start: int) -> Tensor:
+        return self._rope.unrotated(k, start)
+
+    def stored(self, x: Tensor, layer: int, start: int) -> Tensor:
+        return self._rope.rotated(x, start)
+
+    def decoding(self, layer: int, positions: int) -> Decoding:
+        cos, sin = self._rope.by_frequency(positions)
+        return Decoding(cos=cos, sin=sin)
+
+
+class GroupedHeads(Frame):
+    """RotateKV's (arXiv 2501.16383): pre-RoPE keys of `together` heads pass one Hadamard transform, all channels of the
+    layer are then put in an order of the calibration's and cut into groups. Values are turned head by head.
+    """
+
+    def __init__(self, rope: RopeTable, order: Tensor, *, together: int, group: int) -> None:
+        """order: [L, Hk * D], for each coded channel the transformed one that it is; a permutation in each layer."""
+        self._rope, self.together, self.group = rope, together, group
+        self._order = order.to(torch.int32)
+        self._origin = order.long().argsort(dim=1).to(torch.int32)
+
+    def turned(self, x: Tensor, kind: Kind) -> Tensor:
+        return x if kind == "keys" else fast_hadamard(x)
+
+    def turned_back(self, x: Tensor, kind: Kind) -> Tensor:
+        return self.turned(x, kind)
+
+    def coded_shape(self, shape: KVShape) -> tuple[int, int]:
+        return shape.n_kv_heads * shape.head_dim // self.group, self.group
+
+    def coded(self, k: Tensor, layers: slice, start: int) -> Tensor:
+        channels = grouped_hadamard(self._rope.unrotated(k, start), self.together)
+        order = self._order[layers].long()[:, None].expand(channels.shape)
+        groups: Tensor = channels.gather(2, order).unflatten(2, (-1, self.group))
+        return groups.transpose(1, 2)
+
+    def stored(self, x: Tensor, layer: int, start: int) -> Tensor:
+        channels = x.transpose(0, 1).flatten(1)[:, self._origin[layer].long()]
+        size = 2 * self._rope.cos.shape[1]
+        heads = channels.unflatten(1, (-1, size)).transpose(0, 1)
+        plain = grouped_hadamard(heads, self.together).unflatten(1, (-1, size)).transpose(0, 1)
+        return self._rope.rotated(plain, start)
+
+    def decoding(self, layer: int, positions: int) -> Decoding:
+        cos, sin = self._rope.by_frequency(positions)
+        return Decoding(order=self._origin[layer], together=self.together, cos=cos, sin=sin)
+
+    def tensors(self) -> list[Tensor]:
+        return [self._order, self._origin]
+
+
+def grouped_hadamard(k: Tensor, together: int) -> Tensor:
+    """k: [..., Hk, n, D], each `together` heads of a token through one normalised Hadamard transform.
+
+    Returns [..., n, Hk * D], float32. Its own inverse but for the layout.
+    """
+    tokens: Tensor = k.transpose(-2, -3).float().unflatten(-2, (-1, together))
+    channels: Tensor = fast_hadamard(tokens.flatten(-2)).flatten(-2)
+    return channels
+
+
+def blocked(matrix: Tensor) -> Tensor:
+    """A matrix [D, D] to multiply rows by, in the form of `kernels.linear`: [blocks, D, 64]."""
+    missing = -matrix.shape[0] % kernel.OUTPUTS
+    padded = torch.nn.functional.pad(matrix, (0, 0, 0, missing))
+    return padded.view(-1, kernel.OUTPUTS, matrix.shape[1]).transpose(1, 2).contiguous()
+
+
+def product(x: Tensor, blocked: Tensor) -> Tensor:
+    """x @ matrix^T, float32 inside; on CPU no row depends on the others."""
+    rows = x.reshape(-1, x.shape[-1]).float()
+    out = torch.empty_like(rows)
+    if x.device.type == "cpu":
+        bias = torch.empty(0)
+        kernel.linear(rows.contiguous().numpy(), blocked.numpy(), bias.numpy(), out.numpy())
+    else:
+        matrix = blocked.transpose(1, 2).flatten(0, 1)[: rows.shape[1]]
+        out = (rows[:, None] * matrix).sum(-1)
+    return out.view(x.shape).to(x.dtype)
