@@ -80,7 +80,7 @@ def summarise(run: Run) -> list[CellSummary]:
 
 
 def _cell_summary(run: Run, cell: CellInfo, task: str) -> CellSummary:
-    prompts = [line for (prompt_task, _), line in run.prompts.items() if prompt_task == task]
+    prompts = [run.prompts[task, request] for request in run.asked(cell, task)]
     lines = run.requests_of(cell, task)
     answered = [line for line in lines if line.error is None]
     baseline = run.baseline(task)

@@ -13,11 +13,12 @@ from dataclasses import MISSING, fields
 from typing import Any, Literal
 
 from vcbench.errors import RecordError, SchemaVersionError
-from vcbench.records.schema import SCHEMA_VERSION, BatchLine, DivergenceLine, Line, PromptLine, RequestLine
+from vcbench.records.schema import SCHEMA_VERSION, BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
 
 KINDS: dict[str, type[Any]] = {
     "prompt": PromptLine,
     "request": RequestLine,
+    "turn": TurnLine,
     "batch": BatchLine,
     "divergence": DivergenceLine,
 }

@@ -13,7 +13,7 @@ import yaml
 from vcbench.errors import RecordError
 from vcbench.records.codec import LineKey, decode, describe_key, line_key
 from vcbench.records.files import CONFIG, MANIFEST, PROVENANCE, REQUESTS, explained, read_json
-from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, RequestLine
+from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,7 @@ class Run:
     prompts: dict[tuple[str, str], PromptLine] = field(default_factory=dict)
     requests: dict[tuple[str, str, str], RequestLine] = field(default_factory=dict)
     divergences: dict[tuple[str, str, str], DivergenceLine] = field(default_factory=dict)
+    turns: dict[tuple[str, str, str], TurnLine] = field(default_factory=dict)
     batches: list[BatchLine] = field(default_factory=list)
 
     @property
@@ -81,6 +82,25 @@ class Run:
             for prompt_task, request in self.prompts
             if prompt_task == task and (cell.id, task, request) in self.requests
         ]
+
+    def asked(self, cell: CellInfo, task: str) -> list[str]:
+        """The requests that a cell was asked, in the order of the prompts: the task's own, and those that its answers
+        led to."""
+        parents = self.parents(task)
+        return [
+            request
+            for prompt_task, request in self.prompts
+            if prompt_task == task and (request not in parents or self._leads(cell, task, parents[request], request))
+        ]
+
+    def parents(self, task: str) -> dict[str, str]:
+        """The request that each follow-up of the task follows."""
+        turns = (turn for turn in self.turns.values() if turn.task == task)
+        return {turn.follow_up: turn.request for turn in turns if turn.follow_up is not None}
+
+    def _leads(self, cell: CellInfo, task: str, parent: str, request: str) -> bool:
+        turn = self.turns.get((cell.id, task, parent))
+        return turn is not None and turn.follow_up == request
 
     def baseline(self, task: str) -> CellInfo | None:
         """The full-KV cell that answers the task."""
@@ -190,8 +210,10 @@ def _index(run: Run, lines: list[Line]) -> None:
                 run.requests[line.cell, line.task, line.request] = line
             case DivergenceLine():
                 run.divergences[line.cell, line.task, line.request] = line
+            case TurnLine():
+                run.turns[line.cell, line.task, line.request] = line
             case BatchLine():
                 run.batches.append(line)
-    for _, task, request in [*run.requests, *run.divergences]:
+    for _, task, request in [*run.requests, *run.divergences, *run.turns]:
         if (task, request) not in run.prompts:
             raise RecordError(f"{run.path / REQUESTS}: task {task!r}, request {request!r} has no prompt line")

@@ -60,6 +60,20 @@ class RequestLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnLine:
+    """How a conversation goes on after a cell's answer, in tasks whose next prompt depends on the last answer."""
+
+    kind: Literal["turn"] = "turn"
+    schema: int = SCHEMA_VERSION
+    cell: str
+    task: str
+    request: str
+    follow_up: str | None
+    """The request that this cell is asked next; None where the conversation ends."""
+    timing: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLine:
     """Wall clock of one batch of one cell, after its requests' lines; throughput is computed from these alone."""
 
@@ -92,4 +106,4 @@ class DivergenceLine:
     timing: dict[str, float] = field(default_factory=dict)
 
 
-Line = PromptLine | RequestLine | BatchLine | DivergenceLine
+Line = PromptLine | RequestLine | TurnLine | BatchLine | DivergenceLine

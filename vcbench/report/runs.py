@@ -48,4 +48,4 @@ def _entry(path: Path) -> RunEntry:
 
 def _expected(run: Run) -> int:
     """Answers that the prompts seen so far call for."""
-    return sum(cell.answers(task) for task, _ in run.prompts for cell in run.cells)
+    return sum(len(run.asked(cell, task)) for task in run.tasks for cell in run.cells if cell.answers(task))

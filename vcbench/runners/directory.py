@@ -8,7 +8,6 @@ from rich.console import Console
 
 from vcbench.config.load import dump_config
 from vcbench.records.reader import load_run
-from vcbench.records.schema import PromptLine
 from vcbench.records.store import RunDirectory, archive
 from vcbench.runners import recording
 from vcbench.runners.setup import Workbench
@@ -37,10 +36,17 @@ def what_differs(bench: Workbench, threads: int, path: Path) -> str | None:
         return f"what its answers depend on has changed: {_why(bench, run.provenance)}; cells: {', '.join(changed)}"
     if run.provenance.get("decoding_threads") != threads:
         return f"prefilled with {run.provenance.get('decoding_threads')} threads, now {threads}"
-    hashes = {(task, prompt.id): prompt.sha256 for task, prompts in bench.prompts.items() for prompt in prompts}
+    prompts = {(task, prompt.id): prompt for task, prompts in bench.prompts.items() for prompt in prompts}
+    follow_ups = {(turn.task, turn.follow_up) for turn in run.turns.values()}
+    followed = {(turn.task, turn.request) for turn in run.turns.values()}
     for key, line in run.prompts.items():
-        if isinstance(line, PromptLine) and hashes.get(key) != line.prompt_sha256:
+        if key in follow_ups:
+            continue
+        prompt = prompts.get(key)
+        if prompt is None or prompt.sha256 != line.prompt_sha256:
             return f"prompt {key[1]} of task {key[0]} has changed"
+        if key in followed and prompt.document_sha256 != line.document_sha256:
+            return f"what follows prompt {key[1]} of task {key[0]} has changed"
     return None
 
 

@@ -69,6 +69,7 @@ class Replay:
             identity=identity,
             plan=build_plan(config, architecture=files.architecture, identity=identity, calibrations=calibrations),
             tokenizer=Tokenizer.from_files(files),
+            sources={},
             prompts={},
         )
         set_threads(int(run.provenance.get("decoding_threads") or 0))
@@ -99,8 +100,11 @@ class Replay:
         )
 
     def batch_of(self, task: str, name: str) -> list[str]:
-        """The requests that were decoded together with one, as the runner batches them."""
-        names = [request for prompt_task, request in self.run.prompts if prompt_task == task]
+        """The requests that were decoded together with one, as the runner batches them; a follow-up comes alone."""
+        follow_ups = self.run.parents(task)
+        if name in follow_ups:
+            return [name]
+        names = [key for prompt_task, key in self.run.prompts if prompt_task == task and key not in follow_ups]
         size, at = self.bench.config.engine.batch_size, names.index(name)
         return names[at // size * size :][:size]
 

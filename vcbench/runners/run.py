@@ -31,6 +31,7 @@ from vcbench.runners import recording
 from vcbench.runners.directory import open_run
 from vcbench.runners.plan import Cell
 from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor, prepare
+from vcbench.runners.turns import Turns
 from vcbench.runners.warmup import warm_up
 from vcbench.tasks.base import Prompt
 
@@ -65,7 +66,9 @@ class _Runner:
         self.answers: dict[tuple[str, str, str], list[int] | None] = {}
         self.diverged: set[tuple[str, str, str]] = set()
         self.failures: dict[tuple[str, str], str] = {}
+        self.turns = Turns(bench, run)
         for line in run.lines():
+            self.turns.note(line)
             if isinstance(line, PromptLine):
                 self.prompted.add((line.task, line.request))
             elif isinstance(line, RequestLine):
@@ -80,7 +83,7 @@ class _Runner:
             for number, prompts in enumerate(_chunks(self.bench.prompts[task.name], self._batch_size))
         ]
         missing = sum(self._missing(task, prompt) for _, task, prompts in batches for prompt in prompts)
-        if not missing:
+        if not missing and not self._unfinished_turns():
             self.console.print(f"{self.directory.path} is complete; nothing to run")
             return
         decoder, _ = load(self.bench.files, self.bench.identity, self._exactness)
@@ -88,8 +91,21 @@ class _Runner:
         with self._progress() as progress:
             self.progress, self.bar = progress, progress.add_task("prefill", total=missing)
             for number, task, prompts in batches:
-                if any(self._missing(task, prompt) for prompt in prompts):
-                    self._run_batch(decoder, number, task, prompts)
+                self._run_turns(decoder, number, task, prompts)
+
+    def _unfinished_turns(self) -> bool:
+        tasks = {task.name: task for task in self.bench.config.tasks}
+        follow_ups = [(tasks[task], prompt) for (task, _), prompt in self.turns.prompts.items()]
+        return self.turns.unfinished() or any(self._missing(task, prompt) for task, prompt in follow_ups)
+
+    def _run_turns(self, decoder: Decoder, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
+        """A batch of prompts, and then in batches whatever their answers lead to."""
+        if any(self._missing(task, prompt) for prompt in prompts):
+            self._run_batch(decoder, number, task, prompts)
+        for batch in _chunks(self.turns.after(task, prompts), self._batch_size):
+            more = sum(self._missing(task, prompt) for prompt in batch)
+            self.progress.update(self.bar, total=(self.progress.tasks[self.bar].total or 0) + more)
+            self._run_turns(decoder, number, task, batch)
 
     @property
     def _batch_size(self) -> int:
@@ -105,36 +121,37 @@ class _Runner:
 
     def _missing(self, task: TaskConfig, prompt: Prompt) -> int:
         """How many lines this prompt still owes."""
-        cells = self.bench.plan.of_task(task.name)
+        cells = self.turns.cells(task, prompt)
         answers = sum((cell.id, task.name, prompt.id) not in self.answers for cell in cells)
         return answers + sum(self._owes_divergence(cell, prompt) for cell in cells)
 
     def _owes_divergence(self, cell: Cell, prompt: Prompt) -> bool:
-        """Whether a divergence is wanted and can still be had: failed answers have none."""
+        """Whether a divergence is wanted and can still be had: full KV must be asked too, and neither have failed."""
         key = (cell.id, cell.task.name, prompt.id)
         if not self.bench.config.metrics.divergence or cell.config.arm != "lossy" or key in self.diverged:
             return False
-        full = self.bench.plan.of_task(cell.task.name)[0]
+        full, asked = self.bench.plan.of_task(cell.task.name)[0], self.turns.cells(cell.task, prompt)
+        if full not in asked or cell not in asked:
+            return False
         output = self.answers.get((full.id, cell.task.name, prompt.id), [])
         return output is not None and self.answers.get(key, []) is not None
 
     def _run_batch(self, decoder: Decoder, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
         cells = self.bench.plan.of_task(task.name)
-        batch = self._prefill(decoder, task, [prompt for prompt in prompts if self._missing(task, prompt)], cells)
+        batch = self._prefill(decoder, task, [prompt for prompt in prompts if self._missing(task, prompt)])
         turn = number % len(cells)
         for cell in (*cells[turn:], *cells[:turn]):
             self._run_cell(decoder, cell, batch)
         for cell in cells:
             self._run_divergence(decoder, cell, cells[0], batch)
 
-    def _prefill(
-        self, decoder: Decoder, task: TaskConfig, prompts: Sequence[Prompt], cells: Sequence[Cell]
-    ) -> list[tuple[Prompt, Prefilled]]:
-        """Snapshots of the prompts that can be served; the others are recorded as failed in every cell."""
+    def _prefill(self, decoder: Decoder, task: TaskConfig, prompts: Sequence[Prompt]) -> list[tuple[Prompt, Prefilled]]:
+        """Snapshots of the prompts that can be served; the others are recorded as failed in every cell asked."""
         self.progress.update(self.bar, description=f"{task.name}: prefill")
-        compressors = [compressor for cell in cells if (compressor := make_compressor(cell))]
         ready = []
         for prompt in prompts:
+            cells = self.turns.cells(task, prompt)
+            compressors = [compressor for cell in cells if (compressor := make_compressor(cell))]
             started, snapshot = time.perf_counter(), None
             request = self.bench.request(task, prompt)
             try:
@@ -143,7 +160,9 @@ class _Runner:
                 reason = str(error)
             if (task.name, prompt.id) not in self.prompted:
                 seconds = time.perf_counter() - started if snapshot else 0.0
-                self.directory.append(recording.prompt_line(task.name, prompt, self.bench.tokenizer, seconds))
+                line = recording.prompt_line(task.name, prompt, self.bench.tokenizer, seconds)
+                self.directory.append(line)
+                self.turns.note(line)
             if snapshot is not None:
                 ready.append((prompt, snapshot))
                 continue
@@ -162,7 +181,8 @@ class _Runner:
 
     def _run_cell(self, decoder: Decoder, cell: Cell, batch: Sequence[tuple[Prompt, Prefilled]]) -> None:
         task = cell.task.name
-        todo = {prompt.id: prompt for prompt, _ in batch if (cell.id, task, prompt.id) not in self.answers}
+        asked = [prompt for prompt, _ in batch if cell in self.turns.cells(cell.task, prompt)]
+        todo = {prompt.id: prompt for prompt in asked if (cell.id, task, prompt.id) not in self.answers}
         if not todo:
             return
         self.progress.update(self.bar, description=f"{task}: {cell.label}")
@@ -176,7 +196,7 @@ class _Runner:
 
         timing = self.engine(
             decoder,
-            cell_setup(cell, self.bench.config.seed),
+            cell_setup(cell, self.bench.config),
             [snapshot for prompt, snapshot in batch if prompt.id in todo],
             on_end=record,
             stream=lambda: TextStream(self.bench.tokenizer),
@@ -190,6 +210,7 @@ class _Runner:
 
     def _note(self, line: RequestLine) -> None:
         """Remembers an answer, or why there is none."""
+        self.turns.note(line)
         failed = line.finish_reason == "error"
         self.answers[line.cell, line.task, line.request] = None if failed else list(line.token_ids)
         if failed:
@@ -199,7 +220,7 @@ class _Runner:
         """Says which requests failed in some cell, and the first one's reason."""
         if not self.failures:
             return
-        total = sum(map(len, self.bench.prompts.values()))
+        total = sum(map(len, self.bench.prompts.values())) + len(self.turns.asked)
         reason = next(iter(self.failures.values()))
         self.console.print(f"FAILED: {len(self.failures)} of {total} requests; the first: {reason}", markup=False)
 

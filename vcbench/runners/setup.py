@@ -23,7 +23,7 @@ from vcbench.models.tokenizer import Tokenizer
 from vcbench.models.weights import WeightReader
 from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.plan import Cell, Identity, Plan, build_plan, identify, with_model
-from vcbench.tasks.base import Prompt
+from vcbench.tasks.base import Prompt, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class Workbench:
     identity: Identity
     plan: Plan
     tokenizer: Tokenizer
+    sources: Mapping[str, Task]
     prompts: Mapping[str, list[Prompt]]
     fault: str | None = None
 
@@ -60,9 +61,16 @@ def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
     calibrations = find_calibrations(config, files)
     plan = build_plan(config, architecture=files.architecture, identity=identity, calibrations=calibrations)
     tokenizer = Tokenizer.from_files(files)
-    prompts = {task.name: make_prompts(task, tokenizer, config.seed) for task in config.tasks}
+    sources = {task.name: make_task(task) for task in config.tasks}
     return Workbench(
-        config=config, files=files, identity=identity, plan=plan, tokenizer=tokenizer, prompts=prompts, fault=fault
+        config=config,
+        files=files,
+        identity=identity,
+        plan=plan,
+        tokenizer=tokenizer,
+        sources=sources,
+        prompts={task.name: make_prompts(task, sources[task.name], tokenizer, config.seed) for task in config.tasks},
+        fault=fault,
     )
 
 
@@ -71,10 +79,15 @@ def seeded(sampling: Sampling, seed: int) -> Sampling:
     return sampling if sampling.seed is not None else replace(sampling, seed=seed)
 
 
-def make_prompts(task: TaskConfig, tokenizer: Tokenizer, seed: int) -> list[Prompt]:
+def make_task(task: TaskConfig) -> Task:
+    """A task with its options; its prompts are still to be made."""
+    source: Task = registry.lookup("task", task.name)(build_options("task", task.name, task.options))
+    return source
+
+
+def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int) -> list[Prompt]:
     """The prompts of a task, in order. Raises TaskError if one begins with two BOS tokens."""
-    source = registry.lookup("task", task.name)(build_options("task", task.name, task.options))
-    prompts: list[Prompt] = source.prompts(tokenizer, limit=task.limit, seed=seed)
+    prompts = source.prompts(tokenizer, limit=task.limit, seed=seed)
     for prompt in prompts:
         if tokenizer.bos_id is not None and prompt.ids[:2] == (tokenizer.bos_id, tokenizer.bos_id):
             raise TaskError(

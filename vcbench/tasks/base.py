@@ -60,6 +60,9 @@ class Metric:
 
     A `share` is a bool of each answer, a `mean` a float, and a `ratio` is pooled: sum over sum. `headline` metrics
     are shown by `vcbench compare`, all of them by `vcbench score`. `neither` is for what only describes.
+
+    Prompts with the same `meta["group"]` belong together, such as the steps of one conversation. A share `of` groups
+    counts a group as true where every answer that has a value is true, and as nothing where an answer is missing.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Metric:
     kind: Literal["share", "mean", "ratio"] = "share"
     better: Literal["higher", "lower", "neither"] = "higher"
     headline: bool = False
+    of: Literal["answer", "group"] = "answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +129,27 @@ class Task(ABC):
         """
         return {}
 
+    def follow_up(self, prompt: Prompt, answer: Answer, tokenizer: PromptTokenizer) -> Prompt | None:
+        """The next turn of a conversation that an answer leads to; None where it ends there, as with most tasks.
+
+        It must depend on its arguments and the task's data alone. Each cell follows its own answers; those that give
+        the same answers must share one prompt, so its id is best made by `follow_up_id`. Only called after `prompts`.
+        """
+        return None
+
+    @classmethod
+    def has_follow_ups(cls) -> bool:
+        """Whether answers may lead to further prompts."""
+        return cls.follow_up is not Task.follow_up
+
     def export(self, cell: str, answers: Sequence[tuple[Question, Answer]], directory: Path) -> list[Path]:
         """Writes a cell's answers in the benchmark's own format, for its own tools, and says which files."""
         return []
+
+
+def follow_up_id(parent: Prompt, ids: Sequence[int], *, name: str) -> str:
+    """`name` and 8 hex digits over the parent's id and the follow-up's token ids: the same history, the same id."""
+    return f"{name}-{hashlib.sha256(f'{parent.id}:{tuple(ids)}'.encode()).hexdigest()[:8]}"
 
 
 def checked(prompts: Sequence[Prompt], *, task: str) -> list[Prompt]:
