@@ -1,0 +1,152 @@
+"""Long outputs: LongGenBench, LongBench-Write and LongProc."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from vcbench.errors import TaskError, VcbenchError
+from vcbench.registry import register
+from vcbench.tasks.base import Answer, Exclusion, Prompt, PromptTokenizer, Question, Task, Value, checked
+from vcbench.tasks.longform_sets.item import DataSet, Item
+from vcbench.tasks.longform_sets.longbench_write import LongBenchWrite
+from vcbench.tasks.longform_sets.longgenbench import LongGenBench
+from vcbench.tasks.longform_sets.longproc import PROCEDURES, LongProc
+from vcbench.tasks.rows import Row
+from vcbench.tasks.source import SourceOptions, source_rows
+
+TEMPLATE_FILE = "prompts.yaml"
+TEMPLATE_KEY = "USER_PROMPT"
+LENGTHS = ("0.5k", "2k", "8k")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(SourceOptions):
+    """Which benchmark, and where its rows are."""
+
+    benchmark: Literal["longgenbench", "longbench-write", "longproc"] = field(
+        default="longgenbench", metadata={"doc": "Which benchmark the rows are of, and so how answers are scored."}
+    )
+    subset: str = field(
+        default="",
+        metadata={"doc": "LongProc: `PROCEDURE_LENGTH`, such as `countdown_0.5k`, which is also the default."},
+    )
+    template: str = field(
+        default="",
+        metadata={"doc": "LongProc: the prompt template of rows without one; `prompts.yaml` beside them by default."},
+    )
+    max_context_tokens: int | None = field(
+        default=None, metadata={"doc": "Leave out prompts longer than this; they are counted.", "minimum": 1}
+    )
+
+    def __post_init__(self) -> None:
+        SourceOptions.__post_init__(self)
+        for name in ("subset", "template"):
+            if getattr(self, name) and self.benchmark != "longproc":
+                raise ValueError(f"{name} belongs to benchmark longproc")
+        procedure, _, length = self.subset.rpartition("_")
+        if self.subset and (procedure not in PROCEDURES or length not in LENGTHS):
+            raise ValueError(
+                f"subset {self.subset!r} is none of {', '.join(PROCEDURES)} with one of _{', _'.join(LENGTHS)}"
+            )
+
+    @property
+    def procedure(self) -> str | None:
+        """LongProc's procedure; None where the rows of a local file show it."""
+        if self.subset or not self.path:
+            return (self.subset or "countdown_0.5k").rpartition("_")[0]
+        return None
+
+
+@register("task", "longform")
+class LongformTask(Task):
+    """One prompt a row, in the rows' order; answers are long, so give the task enough `max_tokens`."""
+
+    Options = Options
+    summary = "long outputs: LongGenBench (default), LongBench-Write, LongProc; without data a sample of vcbench's own"
+    metrics = tuple(
+        {metric.name: metric for kind in (LongGenBench, LongBenchWrite, LongProc) for metric in kind().metrics}.values()
+    )
+
+    def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
+        """The rows as prompts; all rows are checked, those beyond the limit too."""
+        options = self.options
+        assert isinstance(options, Options)
+        benchmark = _benchmark(options)
+        self.excluded = []
+        made: list[Prompt] = []
+        for row in source_rows(options, _sample(options), config=_config(options)):
+            item = benchmark.item(row)
+            if limit is not None and len(made) >= limit:
+                continue
+            prompt = _prompt(row, item, tokenizer, options)
+            if options.max_context_tokens is not None and len(prompt.ids) > options.max_context_tokens:
+                reason = f"{len(prompt.ids)} tokens exceed max_context_tokens {options.max_context_tokens}"
+                self.excluded.append(Exclusion(id=prompt.id, reason=reason))
+            else:
+                made.append(prompt)
+        return checked(made, task="longform")
+
+    def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
+        """The metrics of the prompt's benchmark; those of the others do not apply."""
+        benchmark = SCORED_AS[question.meta["benchmark"]]
+        values = benchmark.score(question.target, answer.text, reference.text if reference is not None else None)
+        return {metric.name: None for metric in self.metrics} | dict(values)
+
+
+SCORED_AS: dict[str, DataSet] = {
+    "longgenbench": LongGenBench(),
+    "longbench-write": LongBenchWrite(),
+    "longproc": LongProc(),
+}
+
+
+def _benchmark(options: Options) -> DataSet:
+    if options.benchmark != "longproc":
+        return SCORED_AS[options.benchmark]
+    directory = Path(options.path).parent if options.path else None
+    return LongProc(procedure=options.procedure, template=_template(options, directory), directory=directory)
+
+
+def _template(options: Options, directory: Path | None) -> str | None:
+    """The template's text; None if none is named and none lies beside the rows."""
+    beside = directory / TEMPLATE_FILE if directory is not None else None
+    path = Path(options.template) if options.template else beside
+    if path is None or (path == beside and not path.is_file()):
+        return None
+    try:
+        text = yaml.safe_load(path.read_text(encoding="utf-8"))[TEMPLATE_KEY]
+    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError) as error:
+        reason = str(error).partition("\n")[0]
+        raise TaskError(f"{path} is not a YAML file with a text `{TEMPLATE_KEY}`: {reason}") from error
+    if not isinstance(text, str):
+        raise TaskError(f"{path}: `{TEMPLATE_KEY}` must be a text")
+    return text
+
+
+def _sample(options: Options) -> str:
+    name = options.benchmark.replace("-", "_")
+    return f"{name}_{options.procedure}.jsonl" if options.benchmark == "longproc" else f"{name}.jsonl"
+
+
+def _config(options: Options) -> str | None:
+    return options.subset or "countdown_0.5k" if options.benchmark == "longproc" else None
+
+
+def _prompt(row: Row, item: Item, tokenizer: PromptTokenizer, options: Options) -> Prompt:
+    try:
+        ids = tokenizer.chat([{"role": "user", "content": item.content}])
+    except (VcbenchError, ValueError) as error:
+        row.refuse(f"the prompt does not fit the model's chat template: {error}")
+    return Prompt(
+        id=f"{options.benchmark}-{row.number}",
+        ids=tuple(ids),
+        document_sha256=hashlib.sha256(row.data).hexdigest(),
+        target=dict(item.target),
+        meta={"benchmark": options.benchmark, "source": options.source, "row": row.number, **item.meta},
+    )

@@ -1,0 +1,59 @@
+"""Where the rows of a data set come from: a local file, the hub, or the sample that comes with vcbench."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vcbench.errors import TaskError
+from vcbench.tasks.base import TaskOptions
+from vcbench.tasks.hub import hub_file, hub_rows
+from vcbench.tasks.rows import Row, read_rows
+
+SAMPLES = Path(__file__).with_name("samples")
+SAMPLE = "sample written for vcbench"
+"""What the records name as the source of prompts from the embedded samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(TaskOptions):
+    """Options of every task that has an official data set; none given means the embedded sample."""
+
+    path: str = field(default="", metadata={"doc": "A local .json, .jsonl or .parquet file of rows."})
+    dataset: str = field(default="", metadata={"doc": "A data set of the Hugging Face hub, as owner/name."})
+    revision: str = field(default="", metadata={"doc": "Commit or tag of the data set on the hub."})
+    split: str = field(default="test", metadata={"doc": "Which split of the data set on the hub."})
+    file: str = field(default="", metadata={"doc": "Read this file of the data set on the hub, not a split."})
+
+    def __post_init__(self) -> None:
+        if self.path and self.dataset:
+            raise ValueError("path and dataset are two sources; give one of them")
+        if (self.revision or self.file) and not self.dataset:
+            raise ValueError(f"{'revision' if self.revision else 'file'} says what to take from a dataset; give one")
+
+    @property
+    def source(self) -> str:
+        """Which data it is, for the records."""
+        where = self.dataset + (f"@{self.revision}" if self.revision else "") if self.dataset else self.path
+        return where or SAMPLE
+
+
+def source_rows(options: SourceOptions, sample: str, *, config: str | None = None) -> Iterator[Row]:
+    """The rows that the options name, or those of the embedded `sample`.
+
+    Raises TaskError if the source cannot be read, or has no rows.
+    """
+    revision = options.revision or None
+    if options.dataset and options.file:
+        rows = read_rows(hub_file(options.dataset, options.file, revision=revision))
+    elif options.dataset:
+        rows = hub_rows(options.dataset, split=options.split, config=config, revision=revision)
+    else:
+        rows = read_rows(Path(options.path) if options.path else SAMPLES / sample)
+    empty = True
+    for row in rows:
+        empty = False
+        yield row
+    if empty:
+        raise TaskError(f"{options.source} has no rows; check the file, or take another source")
