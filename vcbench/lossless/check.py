@@ -11,6 +11,7 @@ from vcbench.lossless.guards import guards
 from vcbench.lossless.render import render
 from vcbench.lossless.result import BITWISE, CellResult, CheckResult
 from vcbench.lossless.selection import EVERYTHING, Selection
+from vcbench.lossless.turns import judged_requests
 from vcbench.lossless.verdicts import judge
 from vcbench.records.reader import CellInfo, Run, load_run
 
@@ -72,8 +73,8 @@ def _check_cell(
     method = arm_of_run(run, cell, task)
     verdicts = tuple(
         judge(task, request, reference, method, bitwise=bitwise)
-        for prompt_task, request in run.prompts
-        if prompt_task == task and selection.has_request(request)
+        for request in judged_requests(run, baseline, cell, task)
+        if selection.has_request(request)
     )
     result = CellResult(cell=cell, task=task, verdicts=verdicts, guards=guarded, arms=(reference, method))
     options = ["--cell", cell.label, "--controls"]
