@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from tests.compressors import tiny
+from vcbench.calibration.base import Calibration
+from vcbench.calibration.store import make_calibration
 from vcbench.compressors.base import Compressor
 from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.decoder import Decoder, Prefill
@@ -18,8 +20,11 @@ from vcbench.engine.rope import RopeTable
 from vcbench.registry import lookup, names
 
 SMALL: dict[str, list[dict[str, Any]]] = {
+    "kvquant": [{"bits": 4}, {"bits": 2, "outliers": 0.0, "sinks": 0}, {"bits": 3, "codebook": "nf", "sinks": 5}],
     "kivi": [{"bits": 4, "residual": 32}, {"bits": 2, "residual": 64}],
     "snapkv": [{"factor": 3.0, "window": 8}, {"budget_tokens": 20, "window": 8, "kernel": 7, "pooling": "max"}],
+    "rotatekv": [{}, {"bits": 2, "permutation": "identity", "group": 32, "sinks": 3}],
+    "turboquant": [{}, {"bits": "k3v4", "scale": "plain", "qjl": True}],
     "streamingllm": [{"factor": 3.0}, {"budget_tokens": 24, "sinks": 1}],
 }
 """Where a method's defaults suit prompts of thousands of tokens; others are tried with their defaults."""
@@ -46,8 +51,18 @@ def every_method() -> dict[str, tuple[str, Any]]:
 def make(method: tuple[str, Any]) -> Compressor[Any]:
     """The method's compressor."""
     name, options = method
-    compressor: Compressor[Any] = lookup("compressor", name)(options)
+    given = () if lookup("compressor", name).calibration_need(options) is None else (calibration(method),)
+    compressor: Compressor[Any] = lookup("compressor", name)(options, *given)
     return compressor
+
+
+@cache
+def calibration(method: tuple[str, Any]) -> Calibration:
+    """What a method that needs one is given: a fit to the small model on random tokens."""
+    name, options = method
+    samples = [tiny.token_ids(200, seed=seed) for seed in range(100, 103)]
+    fit = lookup("compressor", name).calibrate(options, decoder(), samples)
+    return make_calibration(fit.tensors, {"method": name})
 
 
 def decoder() -> Decoder:

@@ -35,6 +35,10 @@ class Linear(ABC):
     def __call__(self, x: Tensor) -> Tensor:
         """The product."""
 
+    @abstractmethod
+    def weight(self) -> Tensor:
+        """W: [out, in]; a copy where the layer keeps it in another form."""
+
 
 class BlockedLinear(Linear):
     """CPU float32; weights in blocks of 64 outputs, [blocks, in, 64]."""
@@ -52,6 +56,9 @@ class BlockedLinear(Linear):
         kernel.linear(x.contiguous().numpy(), self._weight, self._bias, out.numpy())
         return out
 
+    def weight(self) -> Tensor:
+        return torch.from_numpy(self._weight).transpose(1, 2).flatten(0, 1)[: self.outputs]
+
 
 class TiledLinear(Linear):
     """Any device and precision, in torch operations; `tile` rows a call, or all of them where it is 0."""
@@ -62,6 +69,9 @@ class TiledLinear(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.product(x) if self.mode.bulk else in_tiles(self.product, self.tile, x)
+
+    def weight(self) -> Tensor:
+        return self._weight
 
     def product(self, x: Tensor) -> Tensor:
         """The bare product of all rows at once."""

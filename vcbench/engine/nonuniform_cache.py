@@ -1,0 +1,246 @@
+"""Draft caches of codebook codes (KVQuant): pre-RoPE keys, sparse outliers, exact first tokens and an exact tail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vcbench.engine.cache import FullCache, KVCache
+from vcbench.engine.kernels import nonuniform as kernel
+from vcbench.engine.kernels.attention import BLOCK
+from vcbench.engine.kernels.simd import LANES
+from vcbench.engine.nonuniform import Codebooks, as_stored, channel_limits, value_ranges
+from vcbench.engine.outliers import Outliers
+from vcbench.engine.packing import BYTE, pack, unpack
+from vcbench.engine.rope import RopeTable
+from vcbench.engine.stores import ExactStore, KVShape, PagedStore, TensorStore, attend_chunks, make_store
+
+_BULK_TOKENS = 1024
+
+
+class NonuniformCache(KVCache):
+    """Codes for every complete block of 64 committed tokens; the rest in exact pages, page 0 holding position `done`.
+
+    A block's exact page would be held until the block is complete in any case, so nothing is coded before.
+    k_codes: [L, Hk, blocks, D, bytes]; v_codes: [L, Hk, blocks, 64, bytes]; v_offsets, v_ranges: [L, blocks * 64]
+    float16, of a token's values over all heads; k_offsets, k_ranges: [L, Hk, D] float16. The first `sinks` tokens
+    are held exactly beside their codes. Keys are coded as they were before their rotary embedding, which is done again
+    on reading with the decoder's own tables.
+    """
+
+    def __init__(self, shape: KVShape, books: Codebooks, rope: RopeTable, sinks: int) -> None:
+        super().__init__(shape)
+        self.books, self.sinks, self._rope = books, sinks, rope
+        self.width = -(-shape.head_dim // LANES) * LANES
+        self.tail: ExactStore = make_store(shape)
+        self.done = 0
+        layers, heads, device = shape.n_layers, shape.n_kv_heads, shape.device
+        key_bytes, value_bytes = BLOCK * books.bits // BYTE, self.width * books.bits // BYTE
+        self.k_codes = torch.zeros((layers, heads, 0, shape.head_dim, key_bytes), dtype=torch.uint8, device=device)
+        self.v_codes = torch.zeros((layers, heads, 0, BLOCK, value_bytes), dtype=torch.uint8, device=device)
+        self.v_offsets = torch.zeros((layers, 0), dtype=torch.float16, device=device)
+        self.v_ranges = torch.zeros_like(self.v_offsets)
+        self.k_outliers, self.v_outliers = Outliers(shape), Outliers(shape)
+        self.first_keys = torch.zeros((layers, heads, 0, shape.head_dim), dtype=shape.dtype, device=device)
+        self.first_values = torch.zeros_like(self.first_keys)
+        self.k_offsets = self.k_ranges = torch.zeros(0, dtype=torch.float16, device=device)
+        if books.offsets is not None and books.ranges is not None:
+            self.k_offsets, self.k_ranges = books.offsets, books.ranges
+
+    @classmethod
+    def of_prompt(cls, full: FullCache, books: Codebooks, rope: RopeTable, sinks: int) -> NonuniformCache:
+        """Everything that a full cache has committed."""
+        cache = cls(full.shape, books, rope, sinks)
+        tokens = full.committed
+        cache._encode(full.store, 0, tokens // BLOCK * BLOCK)
+        cache._copy_exact(full.store, cache.done, tokens)
+        cache.tokens = cache.committed = tokens
+        return cache
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.tail.write(layer, self.tokens - self.done, k, v)
+
+    def _copy_exact(self, source: ExactStore, start: int, stop: int) -> None:
+        """Takes the entries of positions start .. stop - 1 from a store of all."""
+        self.tail.copy_from(source, start, start - self.done, stop - start)
+
+    def commit(self, count: int, verified: FullCache | None = None) -> None:
+        if verified is not None:
+            self._copy_exact(verified.store, self.committed, self.committed + count)
+        super().commit(count)
+        complete = self.committed // BLOCK * BLOCK
+        if complete > self.done:
+            dropped = complete - self.done
+            self._encode(self.tail, self.done, complete)
+            self.tail.drop_front(dropped)
+
+    def horizon(self) -> int:
+        return BLOCK - self.committed % BLOCK
+
+    def _encode(self, source: ExactStore, start: int, stop: int) -> None:
+        """Codes of positions start .. stop - 1, whole blocks; entry 0 of the source is position `done`."""
+        if stop == start:
+            return
+        if not self.k_ranges.numel():
+            self._find_ranges(source, start, stop)
+        self.k_codes, self.v_codes = (_grown(x, 2, stop // BLOCK) for x in (self.k_codes, self.v_codes))
+        self.v_offsets, self.v_ranges = (_grown(x, 1, stop) for x in (self.v_offsets, self.v_ranges))
+        if start == 0:
+            read = [source.read_range(layer, 0, self.sinks) for layer in range(self.shape.n_layers)]
+            self.first_keys, self.first_values = (torch.stack(list(x)) for x in zip(*read, strict=True))
+        for layer in range(self.shape.n_layers):
+            for at in range(start, stop, _BULK_TOKENS):
+                k, v = source.read_range(layer, at - self.done, min(stop, at + _BULK_TOKENS) - self.done)
+                self._encode_keys(layer, at, self._rope.unrotated(k, at))
+                self._encode_values(layer, at, v.float())
+        self.done = stop
+
+    def _find_ranges(self, source: ExactStore, start: int, stop: int) -> None:
+        """Ranges of key channels from the tokens that are coded first; they stay what they are."""
+        found = []
+        skipped = self.sinks if start == 0 and self.sinks < stop else 0
+        for layer in range(self.shape.n_layers):
+            k, _ = source.read_range(layer, start - self.done + skipped, stop - self.done)
+            keys = self._rope.unrotated(k, start + skipped).transpose(0, 1).flatten(1)
+            low, high = channel_limits(keys.sort(dim=0).values, self.books.outliers)
+            found.append(as_stored((high + low) / 2, (high - low) / 2))
+        size = (self.shape.n_kv_heads, self.shape.head_dim)
+        self.k_offsets, self.k_ranges = (torch.stack(list(x)).unflatten(1, size) for x in zip(*found, strict=True))
+
+    def _encode_keys(self, layer: int, start: int, k: Tensor) -> None:
+        """k: [Hk, n, D] float32 before the rotary embedding, whole blocks."""
+        scaled = (k - self.k_offsets[layer, :, None].float()) / self.k_ranges[layer, :, None].float()
+        codes = self.books.codes(scaled, "keys", layer)
+        first, blocks = start // BLOCK, k.shape[1] // BLOCK
+        by_channel = codes.unflatten(1, (blocks, BLOCK)).transpose(2, 3)
+        self.k_codes[layer, :, first : first + blocks] = pack(by_channel, self.books.bits)
+        if self.books.outliers:
+            marked = scaled.abs() > 1
+            marked[:, : max(0, self.sinks - start)] = False
+            tiles, marks = (x.unflatten(1, (blocks, BLOCK)).permute(1, 0, 3, 2).flatten(2) for x in (k, marked))
+            self.k_outliers.append(layer, tiles, marks)
+
+    def _encode_values(self, layer: int, start: int, v: Tensor) -> None:
+        """v: [Hk, n, D] float32, whole blocks."""
+        heads, n, size = v.shape
+        tokens = v.transpose(0, 1).flatten(1)
+        offsets, ranges, marked = value_ranges(tokens, self.books.outliers)
+        offsets, ranges = as_stored(offsets, ranges)
+        span = slice(start, start + n)
+        self.v_offsets[layer, span], self.v_ranges[layer, span] = offsets, ranges
+        scaled = (tokens - offsets[:, None].float()) / ranges[:, None].float()
+        codes = self.books.codes(scaled, "values", layer).unflatten(1, (heads, size)).transpose(0, 1)
+        padded = torch.nn.functional.pad(codes, (0, self.width - size))
+        self.v_codes.flatten(2, 3)[layer, :, span] = pack(padded, self.books.bits)
+        if self.books.outliers:
+            marked[: max(0, self.sinks - start)] = False
+            tiles = tokens.unflatten(1, (heads, size)).unflatten(0, (-1, BLOCK)).transpose(1, 2).flatten(2)
+            marks = marked.unflatten(1, (heads, size)).unflatten(0, (-1, BLOCK)).transpose(1, 2).flatten(2)
+            self.v_outliers.append(layer, tiles, marks)
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        if isinstance(self.tail, PagedStore):
+            return self._attend_pages(self.tail, layer, q)
+        last = self.tokens + q.shape[0]
+        return attend_chunks(
+            q, self.shape, self.tokens + 1, -(-last // TensorStore.CHUNK),
+            lambda index: self._chunk(layer, index * TensorStore.CHUNK, last), TensorStore.CHUNK, TensorStore.ROW_TILE,
+        )  # fmt: skip
+
+    def _attend_pages(self, tail: PagedStore, layer: int, q: Tensor) -> Tensor:
+        n, heads = q.shape[0], self.shape.n_kv_heads
+        out = torch.empty((n, heads, self.shape.n_heads // heads, self.shape.head_dim))
+        cos, sin = self._rope.by_frequency(max(1, self.done))
+        keys = kernel.Keys(
+            self.k_codes[layer].numpy(), self._key_table(layer).numpy(), *_sparse(self.k_outliers, layer), cos.numpy(),
+            sin.numpy(), self.first_keys[layer].numpy(),
+        )  # fmt: skip
+        values = kernel.Values(
+            self.v_codes[layer].numpy(), self.books.decoded["values"][layer].numpy(), _half_bits(self.v_offsets[layer]),
+            _half_bits(self.v_ranges[layer]), *_sparse(self.v_outliers, layer), self.first_values[layer].numpy(),
+        )  # fmt: skip
+        pages = kernel.Pages(tail.table(), *tail.layout(layer))
+        kernel.attend_nonuniform(
+            q.contiguous().numpy(), keys, values, self.books.bits, self.done // BLOCK, pages, self.tokens + 1,
+            self.width, out.numpy(),
+        )  # fmt: skip
+        return out.view(n, self.shape.n_heads, self.shape.head_dim)
+
+    def _key_table(self, layer: int) -> Tensor:
+        """What each key channel's codes stand for: [Hk, D, 2 ** bits] float32, made for one call."""
+        if not self.k_ranges.numel():
+            return torch.zeros((self.shape.n_kv_heads, self.shape.head_dim, 1 << self.books.bits))
+        levels = self.books.decoded["keys"][layer]
+        return levels * self.k_ranges[layer, ..., None].float() + self.k_offsets[layer, ..., None].float()
+
+    def _chunk(self, layer: int, start: int, last: int) -> tuple[Tensor, Tensor]:
+        """k, v: [Hk, CHUNK, D] of positions from `start`, zeros from `last` on; the torch form of attention's input."""
+        k, v = self._dense(layer, start, min(start + TensorStore.CHUNK, last))
+        missing = (0, 0, 0, TensorStore.CHUNK - k.shape[1])
+        return torch.nn.functional.pad(k, missing), torch.nn.functional.pad(v, missing)
+
+    def _dense(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """k, v: [Hk, stop - start, D] as attention sees them; `start` a multiple of 64."""
+        coded = max(start, min(stop, self.done))
+        blocks = slice(start // BLOCK, -(-coded // BLOCK))
+        exact = self.tail.read_range(layer, max(coded, self.done) - self.done, max(stop, self.done) - self.done)
+        decoded = self._decoded_keys(layer, blocks), self._decoded_values(layer, blocks)
+        joined = []
+        for part, rest, first in zip(decoded, exact, (self.first_keys, self.first_values), strict=True):
+            part = part.to(self.shape.dtype)
+            held = first[layer, :, start : start + part.shape[1]]
+            joined.append(torch.cat([held, part[:, held.shape[1] : coded - start], rest], dim=1))
+        return joined[0], joined[1]
+
+    def _decoded_keys(self, layer: int, blocks: slice) -> Tensor:
+        """[Hk, tokens, D] float32 at their positions."""
+        codes = unpack(self.k_codes[layer, :, blocks], self.books.bits).long()
+        channels = self._key_table(layer)[:, None].expand(*codes.shape[:3], -1).gather(3, codes)
+        tiles = channels.transpose(0, 1).flatten(2).contiguous()
+        self.k_outliers.put_into(layer, blocks.start, tiles)
+        k = tiles.unflatten(2, (-1, BLOCK)).transpose(2, 3).transpose(0, 1).flatten(1, 2)
+        return self._rope.rotated(k, blocks.start * BLOCK)
+
+    def _decoded_values(self, layer: int, blocks: slice) -> Tensor:
+        codes = unpack(self.v_codes[layer, :, blocks], self.books.bits)[..., : self.shape.head_dim]
+        span = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
+        ranges, offsets = (x[layer, span].float().view(-1, BLOCK, 1) for x in (self.v_ranges, self.v_offsets))
+        tokens = self.books.decoded["values"][layer][codes] * ranges + offsets
+        tiles = tokens.transpose(0, 1).flatten(2).contiguous()
+        self.v_outliers.put_into(layer, blocks.start, tiles)
+        v: Tensor = tiles.unflatten(2, (BLOCK, -1)).transpose(0, 1).flatten(1, 2)
+        return v
+
+    def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        k, v = self._dense(layer, 0, self.tokens)
+        return k, v, torch.arange(self.tokens).expand(self.shape.n_kv_heads, -1)
+
+    def nbytes(self) -> dict[str, int]:
+        return {
+            "codes": self.k_codes.nbytes + self.v_codes.nbytes,
+            "ranges": self.v_offsets.nbytes + self.v_ranges.nbytes,
+            "outliers": sum(x.nbytes for part in (self.k_outliers, self.v_outliers) for x in part.tensors()),
+            "first": self.first_keys.nbytes + self.first_values.nbytes,
+            "tables": sum(x.nbytes for x in (self.k_offsets, self.k_ranges, *self.books.tensors())),
+            "tail": self.tail.nbytes(),
+        }
+
+
+def _grown(tensor: Tensor, dimension: int, size: int) -> Tensor:
+    """The tensor with one dimension grown to `size`, zero where it is longer than before."""
+    missing = list(tensor.shape)
+    missing[dimension] = size - tensor.shape[dimension]
+    return torch.cat([tensor, tensor.new_zeros(missing)], dim=dimension)
+
+
+def _half_bits(x: Tensor) -> Any:
+    return x.numpy().view(np.uint16)
+
+
+def _sparse(outliers: Outliers, layer: int) -> tuple[Any, Any, Any]:
+    """Numbers, places and starts as the kernel takes them."""
+    numbers, places, starts = outliers.of_layer(layer)
+    return _half_bits(numbers), places.numpy(), starts.numpy()
