@@ -109,7 +109,7 @@ def test_the_template_beside_the_rows(tmp_path: Path) -> None:
         beside.write_text(text)
         with pytest.raises(TaskError, match=f"prompts.yaml.* {says}"):
             load(benchmark="longproc", path=str(rows))
-    with pytest.raises(TaskError, match="absent.yaml is not a YAML file with a text `USER_PROMPT`"):
+    with pytest.raises(TaskError, match=r"absent\.yaml is not a YAML file with a text `USER_PROMPT`"):
         load(benchmark="longproc", path=str(rows), template=str(tmp_path / "absent.yaml"))
 
 

@@ -79,6 +79,6 @@ def check(given_row: object) -> None:
     ],
 )
 def test_malformed_rows_name_place_and_field(values: dict[str, object], says: str) -> None:
-    with pytest.raises(TaskError, match="rows.jsonl, line 3: ") as caught:
+    with pytest.raises(TaskError, match=r"rows\.jsonl, line 3: ") as caught:
         LongBenchWrite().item(row(values))
     assert says in str(caught.value)
