@@ -1,0 +1,201 @@
+"""SWE-bench Lite: an issue and the files that it concerns, answered by a patch.
+
+Source: Jimenez et al., SWE-bench, arXiv 2310.06770; the patch's form as a measure of what compression costs is from
+VeriCache (arXiv 2605.17613, figure 3). Whether a patch resolves its issue needs the benchmark's containers:
+`vcbench.tasks.swebench.resolved`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vcbench.errors import TaskError
+from vcbench.registry import register
+from vcbench.tasks.base import (
+    Answer,
+    Exclusion,
+    Metric,
+    Prompt,
+    PromptTokenizer,
+    Question,
+    Task,
+    TaskOptions,
+    Value,
+    checked,
+)
+from vcbench.tasks.budget import fit, too_long
+from vcbench.tasks.hub import hub_rows
+from vcbench.tasks.rows import Row, identified, read_rows
+from vcbench.tasks.swebench.checkout import oracle_files
+from vcbench.tasks.swebench.patch import applies, extract_patch, file_f1, parse_patch
+from vcbench.tasks.swebench.prompt import build_text, is_marker, shown_files, split_code
+
+SAMPLE = Path(__file__).with_name("samples") / "swebench_lite.jsonl"
+NAME = "swebench-lite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(TaskOptions):
+    """Where the instances come from, and how long prompts may be."""
+
+    path: str = field(default="", metadata={"doc": "A local .json, .jsonl or .parquet file of instances."})
+    dataset: str = field(
+        default="",
+        metadata={"doc": "An id of the hub, such as `princeton-nlp/SWE-bench_Lite_oracle`, whose rows have prompts."},
+    )
+    split: str = field(default="test", metadata={"doc": "The data set's split."})
+    revision: str = field(default="", metadata={"doc": "The data set's revision; empty for the newest."})
+    checkouts: str = field(
+        default="",
+        metadata={"doc": "A directory of git clones, from which prompts are made where rows have no `text`."},
+    )
+    max_context_tokens: int | None = field(
+        default=None,
+        metadata={"doc": "Longer prompts lose lines from the middle of their files; null for no limit.", "minimum": 1},
+    )
+    format: Literal["chat", "raw"] = field(
+        default="chat", metadata={"doc": "`chat` makes the prompt the user's turn; `raw` adds no token at all."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.path and self.dataset:
+            raise ValueError("path and dataset exclude each other; give one of them")
+        if not self.split:
+            raise ValueError("split must name a split, such as test")
+
+
+@register("task", NAME)
+class SwebenchLiteTask(Task):
+    """Instances of SWE-bench Lite with prompts that hold the files to change; without options, an embedded sample."""
+
+    Options = Options
+    summary = "SWE-bench Lite: answer an issue with a patch (without options: six synthetic instances)"
+    metrics = (
+        Metric(name="patch_extracted", summary="a diff is in the answer"),
+        Metric(name="patch_format_rate", summary="the patch parses and has a file and a hunk", headline=True),
+        Metric(name="patch_apply_rate", summary="git can apply the patch to the prompt's files", headline=True),
+        Metric(name="file_f1", summary="F1 of the files changed against the gold patch's", kind="mean"),
+        Metric(name="same_patch_as_full", summary="the same patch as full KV's; only where one of them has a patch"),
+    )
+
+    def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
+        """The instances in their order; those over `max_context_tokens` even without code are excluded."""
+        options = self.options
+        assert isinstance(options, Options)
+        made: list[Prompt] = []
+        for name, row in identified(_rows(options), "instance_id"):
+            _check(row)
+            if limit is None or len(made) < limit:
+                prompt = _prompt(name, row, tokenizer, options)
+                if isinstance(prompt, Exclusion):
+                    self.excluded.append(prompt)
+                else:
+                    made.append(prompt)
+        return checked(made, task=NAME)
+
+    def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
+        """The metrics of one answer. Cost: a run of git, about 10 ms."""
+        patch = extract_patch(answer.text)
+        parsed = parse_patch(patch) if patch is not None else None
+        valid = parsed is not None and parsed.valid
+        files = question.target["files"]
+        paths = parsed.paths if parsed is not None else frozenset()
+        return {
+            "patch_extracted": patch is not None,
+            "patch_format_rate": valid,
+            "patch_apply_rate": None if files is None else patch is not None and valid and applies(patch, files),
+            "file_f1": file_f1(paths, parse_patch(question.target["patch"]).paths),
+            "same_patch_as_full": _same_patch(patch, reference),
+        }
+
+    def export(self, cell: str, answers: Sequence[tuple[Question, Answer]], directory: Path) -> list[Path]:
+        """The cell's predictions as `swebench eval` takes them; an answer without a diff is an empty patch."""
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{model_name(cell)}.jsonl"
+        lines = [json.dumps(prediction(cell, question, answer)) for question, answer in answers]
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return [path]
+
+
+def model_name(cell: str) -> str:
+    """The cell's label as a `model_name_or_path`, which is also the name of a directory."""
+    return re.sub(r"[^\w.-]+", "-", cell).strip("-")
+
+
+def prediction(cell: str, question: Question, answer: Answer) -> dict[str, Any]:
+    """One line of a predictions file."""
+    return {
+        "instance_id": question.id,
+        "model_name_or_path": model_name(cell),
+        "model_patch": extract_patch(answer.text) or "",
+    }
+
+
+def _rows(options: Options) -> Iterator[Row]:
+    if options.dataset:
+        return hub_rows(options.dataset, split=options.split, revision=options.revision or None)
+    return read_rows(Path(options.path) if options.path else SAMPLE)
+
+
+def _check(row: Row) -> None:
+    """Refuses a row without what every instance has. The columns that only swebench 5 has may be absent."""
+    for name in ("repo", "base_commit", "problem_statement"):
+        row.text(name)
+    parsed = parse_patch(row.text("patch"))
+    if not parsed.valid:
+        row.refuse(f"field `patch` is not a patch: it {parsed.fault}")
+
+
+def _prompt(name: str, row: Row, tokenizer: PromptTokenizer, options: Options) -> Prompt | Exclusion:
+    text = _text(row, options)
+    before, code, after = split_code(text)
+
+    def render(shown: str) -> list[int]:
+        whole = f"{before}{shown}{after}"
+        if options.format == "raw":
+            return tokenizer.encode(whole)
+        return tokenizer.chat([{"role": "user", "content": whole}])
+
+    limit = options.max_context_tokens
+    fitted = fit(code, render, limit, keep=is_marker)
+    if fitted is None:
+        return too_long(name, len(render("")), limit or 0)
+    return Prompt(
+        id=name,
+        ids=fitted.ids,
+        document_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        target={"patch": row.text("patch"), "files": shown_files(text)},
+        meta={
+            "instance": {key: value for key, value in row.values.items() if key not in ("text", "patch")},
+            "code_lines": fitted.lines,
+            "code_lines_shown": fitted.kept_lines,
+            "synthetic": bool(row.values.get("synthetic")),
+        },
+    )
+
+
+def _text(row: Row, options: Options) -> str:
+    if row.has("text"):
+        return row.text("text")
+    if not options.checkouts:
+        row.refuse(
+            "field `text`, the prompt, is missing; use a data set with prompts, such as "
+            "princeton-nlp/SWE-bench_Lite_oracle, or name a directory of git clones as the task's `checkouts`"
+        )
+    directory = Path(options.checkouts)
+    if not directory.is_dir():
+        raise TaskError(f"task {NAME!r}: `checkouts` {directory} is not a directory")
+    return build_text(row.text("problem_statement"), oracle_files(row, directory))
+
+
+def _same_patch(patch: str | None, reference: Answer | None) -> bool | None:
+    if reference is None:
+        return None
+    other = extract_patch(reference.text)
+    return None if patch is None and other is None else patch == other
