@@ -14,7 +14,6 @@ from tests.engine.decoding import METHODS, batch, decode, full_outputs, prefille
 from vcbench.engine.cells import Prefilled, seed_of
 from vcbench.engine.decoder import Block
 from vcbench.engine.divergence import REFERENCE_ROWS, Divergence, measure_divergence
-from vcbench.metrics.divergence import kl_per_step, top1_agreement
 
 Method = tuple[str, Any]
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -45,7 +44,9 @@ def step_by_step(method: Method, item: Prefilled, output: list[int]) -> Divergen
     if not rows[0]:
         return Divergence()
     reference, lossy = (torch.cat(logits).numpy() for logits in rows)
-    return Divergence(kl=kl_per_step(reference, lossy).tolist(), top1_agree=top1_agreement(reference, lossy).tolist())
+    found = Divergence()
+    found.add(reference, lossy, output[1:])
+    return found
 
 
 @methods
@@ -57,7 +58,8 @@ def test_it_equals_step_by_step_decoding(method: Method) -> None:
     for item in items:
         key = item.request.id
         assert found[key] == step_by_step(method, item, outputs[key])
-        assert len(found[key].kl) == len(found[key].top1_agree) == len(outputs[key]) - 1
+        lengths = {len(getattr(found[key], name)) for name in Divergence.__slots__ if name != "basis"}
+        assert lengths == {len(outputs[key]) - 1}
 
     assert [state(item.prefill.cache) for item in items] == before
 
@@ -116,5 +118,17 @@ def test_a_step_that_is_not_finite_is_unknown() -> None:
 
     found = measure_divergence(tiny.decoder(), Faulty(), [item], {"r": full.token_ids}, seed=0)["r"]
 
-    assert found.kl == [None] * (len(full.token_ids) - 1)
+    steps = len(full.token_ids) - 1
+    assert found.kl == found.logprob_method == [None] * steps
     assert not any(found.top1_agree)
+    assert found.top5_overlap == [0] * steps
+    assert None not in found.logprob_full
+
+
+def test_full_kvs_own_log_probabilities_are_those_of_its_greedy_choices() -> None:
+    items, outputs = ragged()
+    found = measured(METHODS["none"], items, outputs)
+    for key, divergence in found.items():
+        assert divergence.logprob_full == divergence.logprob_method, key
+        assert all(value is not None and value <= 0 for value in divergence.logprob_full)
+        assert divergence.top5_overlap == [5] * (len(outputs[key]) - 1)

@@ -127,7 +127,7 @@ def test_numpy_values_become_plain() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"schema": 2}, "schema version 2, this vcbench reads version 1"),
+        ({"schema": 3}, "schema version 3, this vcbench reads 1 and 2"),
         ({"schema": None}, "schema version None"),
         ({"schema": True}, "schema version True"),
         ({"kind": "other"}, "unknown kind 'other'"),
@@ -165,3 +165,12 @@ def test_keys_tell_lines_apart() -> None:
     first = BatchLine(cell="c", task="t", requests=["a", "b"], tokens=1)
     assert line_key(first) != line_key(replace(first, requests=["a, b"]))
     assert line_key(first) == line_key(replace(first, tokens=2))
+
+
+def test_lines_of_schema_1_are_still_read() -> None:
+    old = (
+        b'{"kind":"divergence","schema":1,"cell":"c","task":"t","request":"r","kl":[0.5,null],"top1_agree":[true,false]}'
+    )
+    line = decode(old, "here")
+    assert isinstance(line, DivergenceLine)
+    assert (line.schema, line.basis, line.top5_overlap) == (1, "teacher-forced", [])

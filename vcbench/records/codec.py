@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Literal
 
 from vcbench.errors import RecordError, SchemaVersionError
-from vcbench.records.schema import SCHEMA_VERSION, BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
+from vcbench.records.schema import READABLE, BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
 
 KINDS: dict[str, type[Any]] = {
     "prompt": PromptLine,
@@ -100,9 +100,9 @@ def decode(data: bytes, where: str) -> Line:
     if not isinstance(row, dict):
         raise RecordError(f"{where}: a line must be a JSON object, found {type(row).__name__}")
     schema = row.get("schema")
-    if type(schema) is not int or schema != SCHEMA_VERSION:
+    if type(schema) is not int or schema not in READABLE:
         raise SchemaVersionError(
-            f"{where}: schema version {schema!r}, this vcbench reads version {SCHEMA_VERSION}; "
+            f"{where}: schema version {schema!r}, this vcbench reads {' and '.join(map(str, READABLE))}; "
             "use the vcbench that wrote it or run again"
         )
     kind = row.get("kind")

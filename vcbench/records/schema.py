@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE = (1, 2)
+"""Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,10 @@ class PromptLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLine:
-    """One request of one cell, written as it ends. Token ids are the truth; `text` is derived, escaped if need be."""
+    """One request of one cell, written as it ends.
+
+    Token ids are the truth; `text` is derived, without a closing stop token, escaped if need be.
+    """
 
     kind: Literal["request"] = "request"
     schema: int = SCHEMA_VERSION
@@ -90,7 +95,7 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergenceLine:
-    """KL(full || method) in nats along full-KV's output, teacher-forced, full vocabulary.
+    """Full KV's next-token distribution p against the method's q along full KV's output, over the full vocabulary.
 
     One entry for each output token but the first, which comes from the prefill that both share.
     """
@@ -101,8 +106,15 @@ class DivergenceLine:
     task: str
     request: str
     kl: Sequence[float | None]
-    """None where it is not finite."""
+    """KL(p || q) in nats; None where it is not finite or was not measured."""
     top1_agree: list[bool]
+    top5_overlap: list[int] = field(default_factory=list)
+    """How many tokens are among the five best of both."""
+    logprob_full: Sequence[float | None] = field(default_factory=list)
+    logprob_method: Sequence[float | None] = field(default_factory=list)
+    """log p and log q of full KV's token, in nats; empty where equality of all logits made them needless."""
+    basis: str = "teacher-forced"
+    """Or, of VeriCache, `same logits` (by their hash: every difference is exactly 0) or `verify logits`."""
     timing: dict[str, float] = field(default_factory=dict)
 
 

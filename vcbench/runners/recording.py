@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,15 +37,19 @@ def prompt_line(task: str, prompt: Prompt, tokenizer: Tokenizer, prefill_s: floa
     )
 
 
-def request_line(cell: Cell, prompt: Prompt, generation: Generation, tokenizer: Tokenizer) -> RequestLine:
-    """One answer."""
+def request_line(
+    cell: Cell, prompt: Prompt, generation: Generation, tokenizer: Tokenizer, stop_ids: Collection[int]
+) -> RequestLine:
+    """One answer; a stop id that ended it is its last id, but no part of its text."""
+    ids = generation.token_ids
+    said = ids[:-1] if generation.finish_reason == "stop" and ids[-1] in stop_ids else ids
     return RequestLine(
         cell=cell.id,
         task=cell.task.name,
         request=prompt.id,
         prompt_sha256=prompt.sha256,
         token_ids=generation.token_ids,
-        text=_text(tokenizer, generation.token_ids),
+        text=_text(tokenizer, said),
         finish_reason=generation.finish_reason,
         error=generation.error,
         drafted=[r.drafted for r in generation.rounds],
@@ -100,6 +104,10 @@ def divergence_line(cell: Cell, request: str, divergence: Divergence, seconds: f
         request=request,
         kl=divergence.kl,
         top1_agree=divergence.top1_agree,
+        top5_overlap=divergence.top5_overlap,
+        logprob_full=divergence.logprob_full,
+        logprob_method=divergence.logprob_method,
+        basis=divergence.basis,
         timing={"divergence_s": seconds},
     )
 
@@ -125,6 +133,7 @@ def provenance(bench: Workbench, threads: int) -> dict[str, Any]:
             "code_sha256": identity.code_sha256,
             "kernels": dict(identity.kernels),
             "decoding_threads": threads,
+            "excluded": {name: [asdict(each) for each in task.excluded] for name, task in bench.sources.items()},
             **({"injected_fault": bench.fault} if bench.fault is not None else {}),
         },
     )

@@ -18,17 +18,17 @@ from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
 from vcbench.engine.cells import Prefilled, RunCell, run_cell
 from vcbench.engine.decoder import Decoder
-from vcbench.engine.divergence import measure_divergence
 from vcbench.engine.environment import set_threads
 from vcbench.engine.stopping import check_request
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RequestError
 from vcbench.models.instruction import InstructionWriter
 from vcbench.models.tokenizer import TextStream
-from vcbench.records.schema import DivergenceLine, PromptLine, RequestLine
+from vcbench.records.schema import PromptLine, RequestLine
 from vcbench.records.store import RunDirectory
 from vcbench.runners import recording
 from vcbench.runners.directory import open_run
+from vcbench.runners.divergences import Divergences
 from vcbench.runners.plan import Cell
 from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor, prepare
 from vcbench.runners.turns import Turns
@@ -50,6 +50,7 @@ def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, 
     with run:
         for note in run.dropped:
             console.print(f"dropped: {note}", markup=False)
+        _report_exclusions(bench, console)
         runner = _Runner(bench, run, console, engine)
         runner.run()
         run.finish()
@@ -64,17 +65,16 @@ class _Runner:
         self.bench, self.directory, self.console, self.engine = bench, run, console, engine
         self.prompted: set[tuple[str, str]] = set()
         self.answers: dict[tuple[str, str, str], list[int] | None] = {}
-        self.diverged: set[tuple[str, str, str]] = set()
         self.failures: dict[tuple[str, str], str] = {}
         self.turns = Turns(bench, run)
+        self.divergences = Divergences(bench, run, engine)
         for line in run.lines():
             self.turns.note(line)
+            self.divergences.note(line)
             if isinstance(line, PromptLine):
                 self.prompted.add((line.task, line.request))
             elif isinstance(line, RequestLine):
                 self._note(line)
-            elif isinstance(line, DivergenceLine):
-                self.diverged.add((line.cell, line.task, line.request))
 
     def run(self) -> None:
         batches = [
@@ -123,18 +123,7 @@ class _Runner:
         """How many lines this prompt still owes."""
         cells = self.turns.cells(task, prompt)
         answers = sum((cell.id, task.name, prompt.id) not in self.answers for cell in cells)
-        return answers + sum(self._owes_divergence(cell, prompt) for cell in cells)
-
-    def _owes_divergence(self, cell: Cell, prompt: Prompt) -> bool:
-        """Whether a divergence is wanted and can still be had: full KV must be asked too, and neither have failed."""
-        key = (cell.id, cell.task.name, prompt.id)
-        if not self.bench.config.metrics.divergence or cell.config.arm != "lossy" or key in self.diverged:
-            return False
-        full, asked = self.bench.plan.of_task(cell.task.name)[0], self.turns.cells(cell.task, prompt)
-        if full not in asked or cell not in asked:
-            return False
-        output = self.answers.get((full.id, cell.task.name, prompt.id), [])
-        return output is not None and self.answers.get(key, []) is not None
+        return answers + sum(self.divergences.owed(cell, prompt, cells) for cell in cells)
 
     def _run_batch(self, decoder: Decoder, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
         cells = self.bench.plan.of_task(task.name)
@@ -143,7 +132,7 @@ class _Runner:
         for cell in (*cells[turn:], *cells[:turn]):
             self._run_cell(decoder, cell, batch)
         for cell in cells:
-            self._run_divergence(decoder, cell, cells[0], batch)
+            self._run_divergence(decoder, cell, batch)
 
     def _prefill(self, decoder: Decoder, task: TaskConfig, prompts: Sequence[Prompt]) -> list[tuple[Prompt, Prefilled]]:
         """Snapshots of the prompts that can be served; the others are recorded as failed in every cell asked."""
@@ -192,7 +181,8 @@ class _Runner:
         def record(generation: Generation) -> None:
             ended.append(generation)
             prompt = todo[generation.request_id]
-            self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer))
+            stop_ids = self.bench.request(cell.task, prompt).stop_ids
+            self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids))
 
         timing = self.engine(
             decoder,
@@ -211,6 +201,7 @@ class _Runner:
     def _note(self, line: RequestLine) -> None:
         """Remembers an answer, or why there is none."""
         self.turns.note(line)
+        self.divergences.note(line)
         failed = line.finish_reason == "error"
         self.answers[line.cell, line.task, line.request] = None if failed else list(line.token_ids)
         if failed:
@@ -224,23 +215,26 @@ class _Runner:
         reason = next(iter(self.failures.values()))
         self.console.print(f"FAILED: {len(self.failures)} of {total} requests; the first: {reason}", markup=False)
 
-    def _run_divergence(
-        self, decoder: Decoder, cell: Cell, full: Cell, batch: Sequence[tuple[Prompt, Prefilled]]
-    ) -> None:
-        todo = [(prompt, snapshot) for prompt, snapshot in batch if self._owes_divergence(cell, prompt)]
-        compressor = make_compressor(cell)
-        if not todo or compressor is None:
+    def _run_divergence(self, decoder: Decoder, cell: Cell, batch: Sequence[tuple[Prompt, Prefilled]]) -> None:
+        asked = {prompt.id: self.turns.cells(cell.task, prompt) for prompt, _ in batch}
+        owed = [each for each in batch if self.divergences.owed(cell, each[0], asked[each[0].id])]
+        todo = [each for each in owed if self.divergences.answered(cell, each[0])]
+        if not todo:
             return
         self.progress.update(self.bar, description=f"{cell.task.name}: divergence of {cell.label}")
-        outputs = {prompt.id: self.answers[full.id, cell.task.name, prompt.id] or [] for prompt, _ in todo}
-        started = time.perf_counter()
-        seed = self.bench.config.seed
-        found = measure_divergence(decoder, compressor, [snapshot for _, snapshot in todo], outputs, seed=seed)
-        seconds = (time.perf_counter() - started) / len(todo)
-        for prompt, _ in todo:
-            self.directory.append(recording.divergence_line(cell, prompt.id, found[prompt.id], seconds))
-            self.diverged.add((cell.id, cell.task.name, prompt.id))
-            self.progress.advance(self.bar)
+        together = [each for each in batch if cell in asked[each[0].id]]
+        self.divergences.measure(decoder, cell, together, todo)
+        self.progress.advance(self.bar, len(todo))
+
+
+def _report_exclusions(bench: Workbench, console: Console) -> None:
+    """Says how many rows of each task cannot be asked, and names the first."""
+    for name, task in bench.sources.items():
+        if task.excluded:
+            first = task.excluded[0]
+            total = len(task.excluded) + len(bench.prompts[name])
+            count = f"task {name}: {len(task.excluded)} of {total} rows excluded"
+            console.print(f"{count}; the first: {first.id}: {first.reason}", markup=False)
 
 
 def _chunks(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
