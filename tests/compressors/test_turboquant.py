@@ -14,8 +14,10 @@ from vcbench.engine.coders import DirectionCoder, ScaleRule
 from vcbench.engine.frames import Turned
 from vcbench.engine.lloyd_max import lloyd_max
 from vcbench.engine.rotation import hadamard, random_rotation
+from vcbench.engine.sketch import SketchingCoder
 
 SIZE = 128
+RULES: list[ScaleRule] = ["plain", "norm", "unbiased"]
 
 
 def directions(count: int, size: int = SIZE, seed: int = 0) -> Tensor:
@@ -84,8 +86,7 @@ def test_nearly_constant_vectors_need_the_signs() -> None:
 def test_the_scale_does_not_change_a_direction() -> None:
     """A-TQ-8."""
     x = directions(200)
-    rules: list[ScaleRule] = ["plain", "norm", "unbiased"]
-    cosines = [torch.cosine_similarity(decoded(x, coder(3, rule)), x, dim=-1) for rule in rules]
+    cosines = [torch.cosine_similarity(decoded(x, coder(3, rule)), x, dim=-1) for rule in RULES]
 
     torch.testing.assert_close(cosines[1], cosines[0], rtol=0, atol=1e-6)
     torch.testing.assert_close(cosines[2], cosines[0], rtol=0, atol=1e-6)
@@ -96,10 +97,10 @@ def test_scales_are_half_precision_and_guarded() -> None:
     x = 3.7 * directions(100)
     _, steps, _ = coder(4).encode(x, "keys")
     assert ((steps.float() - 3.7).abs() / 3.7).max().item() <= 2**-11
-    for rule in ("plain", "norm", "unbiased"):
-        large = decoded(1e6 * directions(3), coder(4, rule))  # type: ignore[arg-type]
+    for rule in RULES:
+        large = decoded(1e6 * directions(3), coder(4, rule))
         assert bool(torch.isfinite(large).all())
-        assert decoded(torch.zeros(2, SIZE), coder(4, rule)).eq(0).all()  # type: ignore[arg-type]
+        assert decoded(torch.zeros(2, SIZE), coder(4, rule)).eq(0).all()
 
 
 @pytest.mark.parametrize("bits", ["k2v2", "k4v3", "k3v4", "k8v2"])
@@ -126,6 +127,73 @@ def test_entries_are_near_the_exact_ones_and_attention_is_over_them(bits: str, r
             error = ((k, v)[kind][:, :200] - exact[kind]).square().sum() / exact[kind].square().sum()
             theory = lloyd_max(count, 32).mse
             assert error.item() == pytest.approx(theory / (1 - theory), rel=0.15, abs=1e-6)
+
+
+def sketched(bits: int, keys: Tensor, seed: int) -> Tensor:
+    """Keys [n, D] as bits - 1 bits of code and a sketch stand for them, in the rotated space."""
+    coding = SketchingCoder(bits - 1, bits - 1, "plain", SIZE, torch.device("cpu"), seed)
+    coded = coding.decode(*coding.encode(keys, "keys"), "keys")
+    return coded + coding.sketch.restored(*coding.sketch.of(keys - coded))
+
+
+@pytest.mark.parametrize(("bits", "measured"), [(2, 1.571), (3, 0.567), (4, 0.182)])
+def test_the_sketch_is_unbiased_but_varies(bits: int, measured: float) -> None:
+    """A-TQ-5 over sketches, for a cosine of about a half; `measured` is the bound on the variance times D."""
+    x, other = directions(1), directions(1, seed=9)
+    y = 0.53 * x + 0.85 * torch.nn.functional.normalize(other - (other * x).sum() * x, dim=-1)
+    errors = torch.stack([((sketched(bits, x, seed) - x) * y).sum() for seed in range(400)]).double()
+
+    assert errors.mean().abs().item() < 3 * errors.std().item() / 400**0.5 + 2e-4
+    assert 0.3 * measured < SIZE * errors.var().item() <= 1.1 * measured
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_a_better_scale_beats_a_sketch_of_the_same_bits(bits: int) -> None:
+    """A-TQ-6: squared errors of inner products with a cosine of a half; plain ones are biased besides."""
+    x, other = directions(4000), directions(4000, seed=1)
+    across = other - (other * x).sum(-1, keepdim=True) * x
+    y = 0.5 * x + 0.75**0.5 * torch.nn.functional.normalize(across, dim=-1)
+    frame = Turned(random_rotation("qr", SIZE, 0))
+    turned = frame.turned(y, "keys")
+
+    def loss(estimate: Tensor) -> float:
+        return ((estimate * turned).sum(-1) - 0.5).square().mean().item()
+
+    keys = frame.turned(x, "keys")
+    qjl = loss(sketched(bits, keys, 3))
+    by_scale = {rule: loss(coder(bits, rule).decode(*coder(bits, rule).encode(keys, "keys"), "keys")) for rule in RULES}
+    assert by_scale["unbiased"] < by_scale["plain"] < qjl
+    assert qjl > 4 * by_scale["unbiased"]
+
+
+def test_a_sketched_cache_attends_over_codes_and_sketch() -> None:
+    o = TurboQuantOptions(bits="k3v4", scale="plain", qjl=True)
+    full = tiny.full_cache(torch.randn((2, 2, 200, 32), generator=torch.Generator().manual_seed(1)), heads=6)
+    cache = TurboQuant(o).compress(tiny.prefill_of(full), seed=0)
+    rows = [torch.randn((4, heads, 32), generator=torch.Generator().manual_seed(heads)) for heads in (6, 2, 2)]
+    out = []
+    for layer in range(2):
+        cache.write(layer, rows[1], rows[2])
+        out.append(cache.attend(layer, rows[0]))
+    cache.advance(4)
+    bare = TurboQuant(replace(o, qjl=False, bits="k2v4")).compress(tiny.prefill_of(full), seed=0)
+
+    for layer in range(2):
+        k, v, _ = cache.materialize(layer)
+        expected = torch.einsum("hnj,hjd->nhd", tiny.attention(rows[0], k, 201), v.double().repeat_interleave(3, 0))
+        torch.testing.assert_close(out[layer].double(), expected, rtol=0, atol=2e-5)
+        assert (k[:, :200] - bare.materialize(layer)[0]).abs().min() > 0
+        assert torch.equal(v[:, :200], bare.materialize(layer)[1])
+    held, without = cache.nbytes(), bare.nbytes()
+    assert held["codes"] - without["codes"] == 2 * 2 * 256 * 32 // 8
+    assert held["steps"] - without["steps"] == 2 * 2 * 256 * 2
+
+
+def test_settings_that_a_sketch_does_not_take() -> None:
+    with pytest.raises(ValueError, match="scale is unbiased, but qjl corrects the plain one"):
+        TurboQuantOptions(qjl=True)
+    with pytest.raises(ValueError, match="qjl leaves 7 of 8 bits"):
+        TurboQuantOptions(qjl=True, scale="plain", bits="k8v4")
 
 
 def test_bytes() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vcbench.engine.frames import Kind
 from vcbench.engine.lloyd_max import lloyd_max
-from vcbench.engine.packing import HALF_MAX, dequantise, quantise
+from vcbench.engine.packing import HALF_MAX, dequantise, quantise, quantise_clipped
 
 ScaleRule = Literal["plain", "norm", "unbiased"]
 
@@ -50,6 +50,17 @@ class UniformCoder(Coder):
 
     def decode(self, codes: Tensor, steps: Tensor, minima: Tensor, kind: Kind) -> Tensor:
         return dequantise(codes, steps, minima, self.bits[kind], symmetric=self.symmetric)
+
+
+class ClippedCoder(UniformCoder):
+    """A uniform grid over `clip` times each group's extremes, with a whole zero."""
+
+    def __init__(self, key_bits: int, value_bits: int, clip: float) -> None:
+        super().__init__(key_bits, value_bits, symmetric=False)
+        self.clip = clip
+
+    def encode(self, x: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
+        return quantise_clipped(x, self.bits[kind], self.clip)
 
 
 class FP8Coder(Coder):

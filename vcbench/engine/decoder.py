@@ -175,7 +175,7 @@ class Decoder:
                 q, k, v = self._project(layer, hidden, positions)
                 cache.write(index, k, v)
                 for observer in observers:
-                    observer(self._layer_rows(index, cache, hidden, (q, k, v)))
+                    observer(self._layer_rows(index, cache, (x, hidden), (q, k, v)))
                 if whole or index < len(self.weights.layers) - 1:
                     x = self._finish_layer(index, layer, x, self._attend_prompt(cache, index, q, k, v))
         finally:
@@ -184,11 +184,21 @@ class Decoder:
         return x
 
     def _layer_rows(
-        self, layer: int, cache: FullCache, hidden: Tensor, qkv: tuple[Tensor, Tensor, Tensor]
+        self, layer: int, cache: FullCache, inputs: tuple[Tensor, Tensor], qkv: tuple[Tensor, Tensor, Tensor]
     ) -> LayerRows:
-        q, k, v = qkv
-        cos, sin = self.rope.cos, self.rope.sin
-        return LayerRows(layer=layer, start=cache.tokens, cache=cache, hidden=hidden, q=q, k=k, v=v, cos=cos, sin=sin)
+        (residual, hidden), (q, k, v) = inputs, qkv
+        return LayerRows(
+            layer=layer,
+            start=cache.tokens,
+            cache=cache,
+            residual=residual,
+            hidden=hidden,
+            q=q,
+            k=k,
+            v=v,
+            cos=self.rope.cos,
+            sin=self.rope.sin,
+        )
 
     def _attend_prompt(self, cache: FullCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention of a chunk, its entries written, over everything up to its end. q: [n, H, D].

@@ -18,13 +18,15 @@ from vcbench.engine.stores import KVShape
 class LayerRows:
     """What a layer has computed for n consecutive rows when it is about to attend; their entries are in the cache.
 
-    The rows are positions `start` .. `start` + n - 1 of `cache`. hidden: [n, hidden], the layer's normalised input.
+    The rows are positions `start` .. `start` + n - 1 of `cache`. residual: [n, hidden], what enters the layer; hidden:
+    the same normalised.
     q: [n, H, D]; k, v: [n, Hk, D]; q and k post-RoPE. `cos`, `sin`: [P, D / 2], the rotation by position.
     """
 
     layer: int
     start: int
     cache: FullCache
+    residual: Tensor
     hidden: Tensor
     q: Tensor
     k: Tensor

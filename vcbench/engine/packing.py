@@ -31,6 +31,20 @@ def quantise(x: Tensor, bits: int, *, symmetric: bool) -> tuple[Tensor, Tensor, 
     return codes.clamp(0, levels).int(), step, low
 
 
+def quantise_clipped(x: Tensor, bits: int, clip: float) -> tuple[Tensor, Tensor, Tensor]:
+    """As `quantise`, not symmetric, over `clip` times each extreme, so that values beyond saturate.
+
+    The minimum is a whole number of steps, as if a code stood for zero (RotateKV). A constant group stays what it is.
+    """
+    levels = (1 << bits) - 1
+    low, high = x.amin(-1), x.amax(-1)
+    step = ((high - low) * clip / levels).clamp(max=HALF_MAX).half()
+    whole = torch.round(low * clip / _safe(step)[..., 0]) * step.float()
+    minimum = torch.where(step == 0, low, whole).clamp(-HALF_MAX, HALF_MAX).half()
+    codes = torch.round((x - minimum.float().unsqueeze(-1)) / _safe(step))
+    return codes.clamp(0, levels).int(), step, minimum
+
+
 def _safe(step: Tensor) -> Tensor:
     """Steps as float32 with infinity for 0, so that every code of a constant group is the offset's."""
     wide = step.float().unsqueeze(-1)
