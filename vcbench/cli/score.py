@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,13 @@ import typer
 
 from vcbench.cli.output import next_command, notes, results, write_json
 from vcbench.cli.runs import find_run
+
+
+class Harness(StrEnum):
+    """Where swebench's harness may run tests."""
+
+    DOCKER = "docker"
+    MODAL = "modal"
 
 
 def score(
@@ -21,6 +29,12 @@ def score(
     ] = None,
     export: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the answers in the benchmarks' own formats.")
+    ] = None,
+    harness: Annotated[
+        Harness | None, typer.Option(help="Run the tests of SWE-bench patches in containers, for `resolved`.")
+    ] = None,
+    exec_logs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Grade SWE-bench test logs: DIR/MODEL/INSTANCE/test_output.txt.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, every value in it.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Every figure as a row of CSV on stdout.")] = False,
@@ -35,12 +49,19 @@ def score(
 
     if as_json and as_csv:
         raise UsageError("choose one of --json and --csv")
+    if harness is not None and exec_logs is not None:
+        raise UsageError("choose one of --harness and --exec-logs")
     loaded = load_run(find_run(run))
     unknown = [name for name in task or () if name not in loaded.tasks]
     if unknown:
         raise UsageError(f"{loaded.path} has no task {unknown[0]!r}; it has {', '.join(loaded.tasks)}")
     if by is not None:
         check_key(loaded, by)
+    if harness is not None or exec_logs is not None:
+        from vcbench.scoring.resolved import grade_run
+
+        for line in grade_run(loaded, backend=None if harness is None else harness.value, logs=exec_logs):
+            notes().print(line, markup=False)
     scores = score_run(loaded)
     write_scores(loaded, scores)
     shown = Scores(

@@ -11,9 +11,11 @@ from vcbench.metrics.interval import Estimate, ratio, share
 from vcbench.records.reader import CellInfo, Run
 from vcbench.scoring.answers import answered, asked, groups, key_of
 from vcbench.scoring.paired import Difference, difference
+from vcbench.scoring.resolved import ResolvedSource
 from vcbench.scoring.sources import Outcomes, Source, TaskSource
 from vcbench.scoring.values import Failure, Outcome, Pair, samples
 from vcbench.tasks.base import Metric
+from vcbench.tasks.swebench_lite import NAME as SWEBENCH_LITE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,7 @@ def score_task(run: Run, task: str, sources: Sequence[Source]) -> TaskScores:
 
 def sources_of(run: Run, task: str) -> list[Source]:
     """Every source of metrics, the task's own first."""
-    return [TaskSource(run, task)]
+    return [TaskSource(run, task), *([ResolvedSource(run)] if task == SWEBENCH_LITE else [])]
 
 
 def by_key(run: Run, task: str, key: str) -> dict[str, frozenset[str]]:
