@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
         "vcbench.report.show",
         "vcbench.report.runs",
         "vcbench.tasks.stdlib",
-        "vcbench.tasks.jsonl",
+        "vcbench.tasks.trace",
     ],
 )
 def test_no_heavy_import(module: str) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 LOOP_COPIES = 3
 LOOP_TOKENS = 24
 GRAM = 8
@@ -52,3 +55,39 @@ def ends_in_loop(ids: Sequence[int]) -> bool:
         if needed <= len(ids) and all(ids[-i] == ids[-i - period] for i in range(1, needed - period + 1)):
             return True
     return False
+
+
+def distinct(ids: Sequence[int], size: int) -> float | None:
+    """Different n-grams over all n-grams (distinct-n); 1 less it is rep-n. None for outputs shorter than n."""
+    count = len(ids) - size + 1
+    return len({tuple(ids[i : i + size]) for i in range(count)}) / count if count > 0 else None
+
+
+def longest_repeat(ids: Sequence[int]) -> int:
+    """Length in tokens of the longest span that occurs at two places, which may overlap; 0 if no token occurs twice.
+
+    Cost: O(n log^2 n): equal spans of length 2^k are found by pairs of those of half the length.
+    """
+    _, ranks = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)
+    n, size = len(ids), 1
+    if n < 2 or not _repeats(ranks):
+        return 0
+    while 2 * size < n:
+        doubled = _paired(ranks, size, n)
+        if not _repeats(doubled):
+            break
+        ranks, size = np.unique(doubled, return_inverse=True)[1], 2 * size
+    low, high = size, min(2 * size, n)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _repeats(_paired(ranks, middle - size, n)) else (low, middle)
+    return low
+
+
+def _paired(ranks: NDArray[np.int64], gap: int, n: int) -> NDArray[np.int64]:
+    """One number for each pair of spans that begin `gap` apart: equal where both are."""
+    return ranks[: len(ranks) - gap] * (n + 1) + ranks[gap:]
+
+
+def _repeats(keys: NDArray[np.int64]) -> bool:
+    return len(np.unique(keys)) < len(keys)

@@ -13,6 +13,7 @@ from vcbench.records.reader import Run, load_run
 from vcbench.scoring.answers import answered, asked, groups
 from vcbench.scoring.identity import identity_of, package_versions
 from vcbench.scoring.scores import Figure, Scores, Section, TaskScores, score_task, sources_of
+from vcbench.scoring.texts import common_sources
 from vcbench.scoring.values import from_json, to_json
 from vcbench.tasks.base import Metric
 
@@ -22,12 +23,12 @@ SCHEMA_VERSION = 1
 
 def score_run(run: Run, *, tasks: Sequence[str] | None = None) -> Scores:
     """Every metric of every answer, computed anew."""
-    wanted = run.tasks if tasks is None else tasks
+    wanted, common = run.tasks if tasks is None else tasks, common_sources()
     return Scores(
         run=run.name,
         records_sha256=run.sha256,
         code_sha256=identity_of(run),
-        tasks=[score_task(run, task, sources_of(run, task)) for task in wanted],
+        tasks=[score_task(run, task, [*sources_of(run, task), *common]) for task in wanted],
     )
 
 

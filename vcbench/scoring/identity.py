@@ -13,6 +13,8 @@ from vcbench.records.reader import Run
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PARTS = ("scoring", "metrics", "tasks", "records")
+BESIDE = ("resolved.json",)
+"""Files of a run's directory, other than the records, that a metric reads."""
 PACKAGES = ("evaluate", "rouge-score", "sacrebleu", "unidiff", "swebench")
 
 
@@ -34,7 +36,7 @@ def package_versions() -> dict[str, str]:
 
 
 def identity_of(run: Run) -> str:
-    """`code_sha256` with the sources of the run's tasks that come from outside vcbench."""
+    """`code_sha256` with the sources of tasks from outside vcbench, and with what lies beside the records."""
     digest = hashlib.sha256(code_sha256().encode())
     for task in run.tasks:
         if task not in registry.names("task"):
@@ -43,6 +45,9 @@ def identity_of(run: Run) -> str:
         source = getattr(sys.modules.get(module), "__file__", None)
         if module.partition(".")[0] != "vcbench" and source is not None:
             digest.update(Path(source).read_bytes())
+    for name in BESIDE:
+        if (run.path / name).is_file():
+            digest.update((run.path / name).read_bytes())
     return digest.hexdigest()
 
 
