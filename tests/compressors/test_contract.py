@@ -34,7 +34,7 @@ def compressed(method: Method, tokens: int = PROMPT) -> tuple[FullCache, KVCache
 
 
 def kind(method: Method) -> str:
-    return str(make(method).kind)
+    return str(examples.lookup("compressor", method[0]).kind)
 
 
 @methods

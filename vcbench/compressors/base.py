@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vcbench.calibration.base import Calibration, CalibrationNeed, Fit
-from vcbench.engine.cache import KVCache
+from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.decoder import Decoder, Instruct, Prefill
 from vcbench.engine.kept import KeptCache
 from vcbench.engine.observe import Statistic
@@ -137,9 +137,13 @@ class DroppingCompressor(Compressor[OptionsT]):
         budget = self.budget(tokens)
         if budget >= tokens:
             everything = torch.arange(tokens, device=shape.device)
-            return KeptCache.gather(prefill.cache, everything.expand(shape.n_layers, shape.n_kv_heads, -1))
+            return self.gather(prefill.cache, everything.expand(shape.n_layers, shape.n_kv_heads, -1))
         kept = [top_positions(scores, budget) for scores in self.layer_scores(prefill)]
-        return KeptCache.gather(prefill.cache, torch.stack(kept))
+        return self.gather(prefill.cache, torch.stack(kept))
+
+    def gather(self, full: FullCache, positions: Tensor) -> KVCache:
+        """The draft cache of the entries of a full cache at positions: [L, Hk, kept]."""
+        return KeptCache.gather(full, positions)
 
     def layer_scores(self, prefill: Prefill) -> Iterator[Tensor]:
         """`scores` of each layer in turn; for a method that scores all layers at once."""

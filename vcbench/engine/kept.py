@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class KeptCache(EntryCache):
         return int(self.positions.shape[2])
 
     @classmethod
-    def gather(cls, full: FullCache, positions: Tensor) -> KeptCache:
+    def gather(cls, full: FullCache, positions: Tensor) -> Self:
         """The entries of a full cache at positions: [L, Hk, kept]."""
         cache = cls(full.shape, full.tokens, positions)
         for layer in range(full.shape.n_layers):
