@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.stores import ExactStore, KVShape, make_store
+from vcbench.engine.cache import FullCache, PagedCache
+from vcbench.engine.kernels.attention import HEAD, TABLE, TOKENS, VISIBLE
+from vcbench.engine.stores import ExactStore, KVShape, PagedStore, PageRows, Spans, make_store
 
 PADDING = -1
 
@@ -35,7 +37,7 @@ class Part:
         self.store.write(0, entry, k[:, self.kv_heads], v[:, self.kv_heads])
 
 
-class RaggedCache(KVCache):
+class RaggedCache(PagedCache):
     """Chosen prompt entries, then the tokens generated since; keys keep the rotation of their original position."""
 
     def __init__(self, shape: KVShape, prompt: int, layers: Sequence[Sequence[Tensor]]) -> None:
@@ -49,6 +51,7 @@ class RaggedCache(KVCache):
                 made.append(Part(shape, first, positions))
                 first += positions.shape[0]
             self.layers.append(made)
+        self._rows: PageRows | None = None
 
     @classmethod
     def gather(cls, full: FullCache, layers: Sequence[Sequence[Tensor]]) -> RaggedCache:
@@ -70,6 +73,36 @@ class RaggedCache(KVCache):
         since = self.tokens - self.prompt
         mixed = [part.store.attend(0, q[:, part.heads], part.kept + since + 1) for part in self.layers[layer]]
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=1)
+
+    def page_rows(self, count: int) -> PageRows | None:
+        since, pages = self.tokens - self.prompt, 0
+        for part in (part for layer in self.layers for part in layer):
+            if not isinstance(part.store, PagedStore):
+                return None
+            part.store.reserve(part.kept + since + count)
+            pages += len(part.store.table())
+        if self._rows is None or len(self._rows.tables) != pages:
+            self._rows = self._first_rows()
+        rows = replace(self._rows, spans=self._rows.spans.copy(), count=count)
+        rows.spans[:, TOKENS] = count
+        rows.spans[:, VISIBLE] += since
+        return rows
+
+    def _first_rows(self) -> PageRows:
+        """The row that follows the prompt over every part, with all pages that there are."""
+        spans: list[Spans] = []
+        tables: list[Spans] = []
+        layers = []
+        for index, layer in enumerate(self.layers):
+            for part in layer:
+                assert isinstance(part.store, PagedStore)
+                span = part.store.rows(part.kept, 1).spans
+                span[0, HEAD] = part.kv_heads.start
+                span[0, TABLE] = sum(map(len, tables))
+                spans.append(span)
+                tables.append(part.store.table())
+                layers.append(index)
+        return PageRows(np.concatenate(spans), np.concatenate(tables), 1, np.array(layers))
 
     def commit(self, count: int, verified: FullCache | None = None) -> None:
         self.roll_back()

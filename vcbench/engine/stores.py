@@ -10,12 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vcbench.engine.kernels import attention, pages
 from vcbench.engine.kernels.simd import LANES
+
+
+Spans = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +85,12 @@ class ExactStore(ABC):
             self.write(layer, target, k.transpose(0, 1), v.transpose(0, 1))
 
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes of memory held."""
         return sum(tensor.nbytes for tensor in self.tensors())
+
+    def disk_bytes(self) -> int:
+        """Bytes held in a file."""
+        return 0
 
 
 def make_store(shape: KVShape) -> ExactStore:
@@ -136,7 +145,14 @@ class PagedStore(ExactStore):
         return k, v
 
     def attend(self, layer: int, q: Tensor, first_visible: int) -> Tensor:
-        return PageBatch([(self, first_visible - 1, q.shape[0])]).attend(layer, q)
+        return PageBatch(self.shape, [self.rows(first_visible - 1, q.shape[0])]).attend(layer, q)
+
+    def rows(self, entry: int, count: int) -> PageRows:
+        """`count` rows that see, and may become, entries up to `entry`, `entry` + 1, ...; same for every layer."""
+        self.check(entry + count)
+        table = self._table[: (entry + count - 1) // attention.BLOCK + 1]
+        span = [[0, count, 0, self.shape.n_kv_heads, entry + 1, 0, *self._offsets(0)]]
+        return PageRows(np.array(span, np.int64), table, count)
 
     def drop_front(self, entries: int) -> None:
         del self._pages[: entries // attention.BLOCK]
@@ -166,74 +182,92 @@ GROUP_FLOATS = 1 << 22
 """Bound on the partial results of one kernel call, in float32 elements: 16 MiB."""
 
 
-class PageBatch:
-    """A ragged batch over paged stores, ready to attend in any layer.
+@dataclass(frozen=True, slots=True)
+class PageRows:
+    """One request's rows and the pages that they see. Valid while the stores neither grow nor shrink.
 
-    Valid while the stores neither grow nor shrink.
+    spans: [S, SPAN_FIELDS], rows and tables counted from 0; `layers`: [S], the layer of each, or None where all serve
+    every layer of one store.
     """
 
-    def __init__(self, parts: Sequence[tuple[PagedStore, int, int]]) -> None:
-        """parts: for each request its store, the entry of its first row and its number of rows, all in one shape.
+    spans: Spans
+    tables: Spans
+    count: int
+    layers: Spans | None = None
 
-        Row i of a request sees entries up to first entry + i; rows of the batch lie one request after the other.
-        """
-        self._shape, self._width = parts[0][0].shape, parts[0][0].width
-        self._layout = parts[0][0].layout
-        for store, entry, rows in parts:
-            store.check(entry + rows)
-        pieces = [
-            (store, entry + done, min(PIECE_TOKENS, rows - done))
-            for store, entry, rows in parts
-            for done in range(0, rows, PIECE_TOKENS)
-        ]
-        self._groups = [_PageGroup(group) for group in _grouped(pieces)]
+
+class PageBatch:
+    """A ragged batch over paged stores, ready to write and attend in any layer; rows lie one request after the other."""
+
+    def __init__(self, shape: KVShape, requests: Sequence[PageRows]) -> None:
+        """All requests in one shape, and alike in whether their spans have layers."""
+        self._shape, self._width = shape, -(-shape.head_dim // LANES) * LANES
+        self._head_bytes = self._width * attention.BLOCK * 4
+        spans, row, page = [], 0, 0
+        for request in requests:
+            moved = request.spans.copy()
+            moved[:, attention.ROW] += row
+            moved[:, attention.TABLE] += page
+            spans.append(moved)
+            row, page = row + request.count, page + len(request.tables)
+        self._spans = spans[0] if len(spans) == 1 else np.concatenate(spans)
+        self._tables = np.concatenate([request.tables for request in requests])
+        self._layers: list[_Spans] | None = None
+        given = [request.layers for request in requests if request.layers is not None]
+        if given:
+            layers = np.concatenate(given)
+            self._layers = [_Spans(shape, self._spans[layers == layer]) for layer in range(shape.n_layers)]
+        else:
+            self._every = _Spans(shape, self._spans)
+
+    def _of_layer(self, layer: int) -> tuple[_Spans, int]:
+        """A layer's spans and its bytes from a page's first layer on."""
+        if self._layers is not None:
+            return self._layers[layer], 0
+        return self._every, 2 * layer * self._shape.n_kv_heads * self._head_bytes
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Stores k, v: [n, Hk, D], each row as the last entry that it sees."""
+        spans, shift = self._of_layer(layer)
+        pages.write_rows(_array(k), _array(v), spans.whole, self._tables, shift, self._head_bytes, self._width)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of q: [n, H, D]; returns [n, H, D]."""
-        heads, rows = self._shape.n_kv_heads, _array(q)
+        heads = self._shape.n_kv_heads
         out = torch.empty((q.shape[0], heads, self._shape.n_heads // heads, self._shape.head_dim))
-        layout, target, start = self._layout(layer), out.numpy(), 0
-        for group in self._groups:
-            span = slice(start, start + group.rows)
-            attention.attend_pages(
-                rows[span],
-                group.rows_at,
-                group.tables,
-                group.table_at,
-                group.visible,
-                *layout,
-                self._width,
-                target[span],
-            )
-            start = span.stop
+        (spans, shift), rows, target = self._of_layer(layer), _array(q), out.numpy()
+        workers = numba.get_num_threads()
+        for group in spans.groups:
+            attention.attend_pages(workers, rows, group, self._tables, shift, self._head_bytes, self._width, target)
         return out.view(q.shape)
 
 
-class _PageGroup:
-    """Pieces of a batch that one kernel call takes, as the kernel wants them."""
+class _Spans:
+    """The spans of one layer: whole, and in pieces of `PIECE_TOKENS`, as many together as a kernel call takes."""
 
-    def __init__(self, pieces: Sequence[tuple[PagedStore, int, int]]) -> None:
-        tables = [store.table()[: (entry + rows - 1) // attention.BLOCK + 1] for store, entry, rows in pieces]
-        self.tables = np.concatenate(tables)
-        self.table_at = np.cumsum([0, *(len(table) for table in tables[:-1])])
-        self.rows_at = np.cumsum([0, *(rows for _, _, rows in pieces)])
-        self.visible = np.array([entry + 1 for _, entry, _ in pieces], np.int64)
-        self.rows = int(self.rows_at[-1])
+    def __init__(self, shape: KVShape, spans: Spans) -> None:
+        self.whole = spans
+        pieces = spans if (spans[:, attention.TOKENS] <= PIECE_TOKENS).all() else _pieces(spans)
+        chunk = attention.BLOCK * attention.CHUNK_BLOCKS
+        chunks = -(-(pieces[:, attention.VISIBLE] + pieces[:, attention.TOKENS] - 1) // chunk)
+        rows = pieces[:, attention.TOKENS] * pieces[:, attention.HEADS] * (shape.n_heads // shape.n_kv_heads)
+        floats = np.cumsum(chunks * rows * shape.head_dim)
+        self.groups, start, taken = [], 0, 0
+        while start < len(pieces):
+            stop = max(start + 1, int(np.searchsorted(floats, taken + GROUP_FLOATS, side="right")))
+            self.groups.append(pieces[start:stop])
+            start, taken = stop, int(floats[stop - 1])
 
 
-def _grouped(pieces: Sequence[tuple[PagedStore, int, int]]) -> list[list[tuple[PagedStore, int, int]]]:
-    """Consecutive pieces, as many together as keep a call's partial results within bounds."""
-    groups: list[list[tuple[PagedStore, int, int]]] = []
-    room = 0
-    for store, entry, rows in pieces:
-        chunks = -(-(entry + rows) // (attention.BLOCK * attention.CHUNK_BLOCKS))
-        floats = rows * store.shape.n_heads * chunks * store.width
-        if not groups or floats > room:
-            groups.append([])
-            room = GROUP_FLOATS
-        groups[-1].append((store, entry, rows))
-        room -= floats
-    return groups
+def _pieces(spans: Spans) -> Spans:
+    """The spans cut into pieces of at most `PIECE_TOKENS` rows."""
+    counts = -(-spans[:, attention.TOKENS] // PIECE_TOKENS)
+    pieces = np.repeat(spans, counts, axis=0)
+    done = PIECE_TOKENS * (np.arange(len(pieces)) - np.repeat(np.cumsum(counts) - counts, counts))
+    for field in (attention.ROW, attention.VISIBLE):
+        pieces[:, field] += done
+    pieces[:, attention.TOKENS] = np.minimum(PIECE_TOKENS, pieces[:, attention.TOKENS] - done)
+    return pieces
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -278,6 +312,10 @@ class TensorStore(ExactStore):
         self.reserve(start + k.shape[0])
         self._k[layer, :, start : start + k.shape[0]] = k.transpose(0, 1)
         self._v[layer, :, start : start + v.shape[0]] = v.transpose(0, 1)
+
+    def entries(self, layer: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values with all room for more: [Hk, capacity, D]; valid until the store next changes."""
+        return self._k[layer], self._v[layer]
 
     def read(self, layer: int, entries: Tensor) -> tuple[Tensor, Tensor]:
         index = entries.unsqueeze(-1).expand(-1, -1, self.shape.head_dim)

@@ -12,6 +12,7 @@ import numba
 import numpy as np
 
 from vcbench.engine.kernels.simd import Float, exp, fma, fma_rows
+from vcbench.engine.kernels.tasks import fetch_add
 
 BLOCK = 64
 CHUNK_BLOCKS = 4
@@ -134,25 +135,65 @@ def owner(starts: Any, index: int) -> Any:
     return np.searchsorted(starts, index, side="right") - 1
 
 
+ROW, TOKENS, HEAD, HEADS, VISIBLE, TABLE, KEYS, VALUES, SPAN_FIELDS = range(9)
+"""Fields of a span: `TOKENS` rows of q from row `ROW` on meet `HEADS` KV heads from `HEAD` on.
+
+The i-th of them sees `VISIBLE` + i entries. The addresses of its pages lie from `TABLE` on; `KEYS` and `VALUES` are the
+byte offsets of its first head's keys and values inside a page.
+"""
+
+
+@numba.njit(nogil=True)
+def chunks_of(spans: Any, s: int) -> Any:
+    """Chunks of entries that a span's rows see."""
+    blocks = (spans[s, VISIBLE] + spans[s, TOKENS] - 1 + BLOCK - 1) // BLOCK
+    return (blocks + CHUNK_BLOCKS - 1) // CHUNK_BLOCKS
+
+
+@numba.njit(nogil=True)
+def lay_out(spans: Any, group: int, task_at: Any, part_at: Any, head_at: Any) -> int:
+    """Where each span's tasks, partial results and heads begin; a task is a chunk of a head. Returns the most rows."""
+    most = 0
+    for s in range(spans.shape[0]):
+        tasks = spans[s, HEADS] * chunks_of(spans, s)
+        rows = spans[s, TOKENS] * group
+        task_at[s + 1] = task_at[s] + tasks
+        part_at[s + 1] = part_at[s] + tasks * rows
+        head_at[s + 1] = head_at[s] + spans[s, HEADS]
+        most = max(most, rows)
+    return most
+
+
+@numba.njit(nogil=True)
+def combine_head(
+    spans: Any, s: int, head: int, first: int, part_max: Any, part_sum: Any, part_acc: Any, out: Any
+) -> None:
+    """One head of a span from all of its chunks, which lie from part `first` on."""
+    group, chunks = out.shape[2], chunks_of(spans, s)
+    rows = spans[s, TOKENS] * group
+    for r in range(rows):
+        target = out[spans[s, ROW] + r // group, spans[s, HEAD] + head, r % group]
+        combine_row(part_max, part_sum, part_acc, first + head * chunks * rows + r, rows, chunks, target)
+
+
 @numba.njit(nogil=True)
 def attend_chunk(
-    q: Any, group: int, head: int, table: Any, chunk: int, blocks: int, keys_at: int, values_at: int,
-    head_bytes: int, first_visible: int, row_max: Any, row_sums: Any, acc: Any,
+    query: Any, group: int, table: Any, chunk: int, blocks: int, keys_at: int, values_at: int, first_visible: int,
+    scores: Any, row_sum: Any, row_max: Any, row_sums: Any, acc: Any,
 ) -> None:  # fmt: skip
-    """One KV head's query rows over one chunk of pages. q: [n, H, D]; row_max, row_sums: [rows]; acc: [rows, width]."""
-    rows, width, depth = acc.shape[0], acc.shape[1], q.shape[2]
-    query = np.empty((rows, depth), np.float32)
-    head_rows(q, head, group, Float(1.0 / np.sqrt(depth)), query)
-    scores = np.empty((rows, SCORE_STRIDE), np.float32)
-    row_sum = np.zeros((rows, BLOCK), np.float32)
+    """One KV head's query rows over one chunk of pages. query: [rows, D], scaled; acc: [rows, width].
+
+    scores: [rows, SCORE_STRIDE] and row_sum: [rows, 64] are scratch. row_max, row_sums: [rows].
+    """
+    rows, width, depth = acc.shape[0], acc.shape[1], query.shape[1]
+    row_sum[:] = Float(0)
     row_max[:] = LOWEST
     acc[:] = Float(0)
     for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
         first = first_row_beyond(block * BLOCK, first_visible, rows, group)
-        page = table[block] + head * head_bytes
         block_step(
-            query, first, rows, group, first_visible - block * BLOCK, page + keys_at, page + values_at, depth, width,
-            scores, row_max, row_sum, acc,
+            query, first, rows, group, first_visible - block * BLOCK, table[block] + keys_at,
+            table[block] + values_at, depth, width, scores, row_max, row_sum, acc,
         )  # fmt: skip
     for r in range(rows):
         row_sums[r] = lane_total(row_sum, r)
@@ -160,43 +201,46 @@ def attend_chunk(
 
 @numba.njit(parallel=True, nogil=True, cache=True)
 def attend_pages(
-    q: Any, rows_at: Any, tables: Any, table_at: Any, visible: Any, keys_at: int, values_at: int, head_bytes: int,
-    width: int, out: Any,
-) -> None:  # fmt: skip
-    """Attention of a ragged batch over paged float32 entries.
+    workers: int, q: Any, spans: Any, tables: Any, shift: int, head_bytes: int, width: int, out: Any
+) -> None:
+    """Attention of a ragged batch over paged float32 entries, by `workers` threads.
 
-    q: [n, H, D]; request b owns rows rows_at[b] .. rows_at[b + 1] - 1, the i-th of which sees visible[b] + i entries.
-    tables: addresses (int64) of pages of 64 entries, those of request b from table_at[b] on. keys_at, values_at: byte
-    offsets of this layer inside a page; head_bytes: bytes between KV heads. out: [n, Hk, H / Hk, D].
+    q: [n, H, D]; spans: [S, SPAN_FIELDS], each row and head in one of them; tables: addresses (int64) of pages of 64
+    entries. shift: bytes from a page's first layer to this one; head_bytes: bytes between KV heads.
+    out: [n, Hk, H / Hk, D].
     """
-    requests, kv_heads, group = visible.shape[0], out.shape[1], out.shape[2]
-    task_at = np.zeros(requests + 1, np.int64)
-    part_at = np.zeros(requests + 1, np.int64)
-    for b in range(requests):
-        tokens = rows_at[b + 1] - rows_at[b]
-        blocks = (visible[b] + tokens - 1 + BLOCK - 1) // BLOCK
-        tasks = kv_heads * ((blocks + CHUNK_BLOCKS - 1) // CHUNK_BLOCKS)
-        task_at[b + 1] = task_at[b] + tasks
-        part_at[b + 1] = part_at[b] + tasks * tokens * group
-    part_max = np.empty(part_at[requests], np.float32)
-    part_sum = np.empty(part_at[requests], np.float32)
-    part_acc = np.empty((part_at[requests], width), np.float32)
-    for task in numba.prange(task_at[requests]):
-        b = owner(task_at, task)
-        chunks = (task_at[b + 1] - task_at[b]) // kv_heads
-        mine = task - task_at[b]
-        rows = (rows_at[b + 1] - rows_at[b]) * group
-        parts = slice(part_at[b] + mine * rows, part_at[b] + (mine + 1) * rows)
-        blocks = (visible[b] + rows_at[b + 1] - rows_at[b] - 1 + BLOCK - 1) // BLOCK
-        attend_chunk(
-            q[rows_at[b] : rows_at[b + 1]], group, mine // chunks, tables[table_at[b] :], mine % chunks, blocks,
-            keys_at, values_at, head_bytes, visible[b], part_max[parts], part_sum[parts], part_acc[parts],
-        )  # fmt: skip
-    for row in range(q.shape[0]):
-        b = owner(rows_at, row)
-        rows = (rows_at[b + 1] - rows_at[b]) * group
-        chunks = (task_at[b + 1] - task_at[b]) // kv_heads
-        for head in range(kv_heads):
-            for g in range(group):
-                first = part_at[b] + head * chunks * rows + (row - rows_at[b]) * group + g
-                combine_row(part_max, part_sum, part_acc, first, rows, chunks, out[row, head, g])
+    count, group, depth = spans.shape[0], out.shape[2], q.shape[2]
+    task_at = np.zeros(count + 1, np.int64)
+    part_at = np.zeros(count + 1, np.int64)
+    head_at = np.zeros(count + 1, np.int64)
+    most = lay_out(spans, group, task_at, part_at, head_at)
+    part_max = np.empty(part_at[count], np.float32)
+    part_sum = np.empty(part_at[count], np.float32)
+    part_acc = np.empty((part_at[count], width), np.float32)
+    left = np.empty(head_at[count], np.int64)
+    for s in range(count):
+        left[head_at[s] : head_at[s + 1]] = chunks_of(spans, s)
+    taken = np.zeros(1, np.int64)
+    scale = Float(1.0 / np.sqrt(depth))
+    for _ in numba.prange(workers):
+        query = np.empty((most, depth), np.float32)
+        scores = np.empty((most, SCORE_STRIDE), np.float32)
+        row_sum = np.empty((most, BLOCK), np.float32)
+        while True:
+            task = fetch_add(taken.ctypes.data, 1)
+            if task >= task_at[count]:
+                break
+            s = owner(task_at, task)
+            chunks, mine = chunks_of(spans, s), task - task_at[s]
+            head, tokens, first_row, visible = mine // chunks, spans[s, TOKENS], spans[s, ROW], spans[s, VISIBLE]
+            rows = tokens * group
+            parts = slice(part_at[s] + mine * rows, part_at[s] + (mine + 1) * rows)
+            head_rows(q[first_row : first_row + tokens], spans[s, HEAD] + head, group, scale, query)
+            attend_chunk(
+                query[:rows], group, tables[spans[s, TABLE] :], mine % chunks,
+                (visible + tokens - 1 + BLOCK - 1) // BLOCK, shift + spans[s, KEYS] + head * head_bytes,
+                shift + spans[s, VALUES] + head * head_bytes, visible, scores, row_sum[:rows], part_max[parts],
+                part_sum[parts], part_acc[parts],
+            )  # fmt: skip
+            if fetch_add(left[head_at[s] + head :].ctypes.data, -1) == 1:
+                combine_head(spans, s, head, part_at[s], part_max, part_sum, part_acc, out)

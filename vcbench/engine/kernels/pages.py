@@ -9,7 +9,7 @@ from typing import Any
 
 import numba
 
-from vcbench.engine.kernels.attention import BLOCK
+from vcbench.engine.kernels.attention import BLOCK, HEAD, HEADS, KEYS, ROW, TABLE, TOKENS, VALUES, VISIBLE
 from vcbench.engine.kernels.simd import load, store
 
 
@@ -31,6 +31,19 @@ def write_entries(
             for d in range(k.shape[2]):
                 store(key + 4 * d * BLOCK, k[i, h, d])
                 store(value + 4 * d, v[i, h, d])
+
+
+@numba.njit(nogil=True, cache=True)
+def write_rows(k: Any, v: Any, spans: Any, tables: Any, shift: int, head_bytes: int, width: int) -> None:
+    """Stores k, v: [n, Hk, D], each row of a span as the last entry that it sees; see `attention.attend_pages`."""
+    for s in range(spans.shape[0]):
+        table, heads = tables[spans[s, TABLE] :], spans[s, HEAD]
+        rows = slice(spans[s, ROW], spans[s, ROW] + spans[s, TOKENS])
+        part = slice(heads, heads + spans[s, HEADS])
+        write_entries(
+            table, shift + spans[s, KEYS], shift + spans[s, VALUES], head_bytes, width, spans[s, VISIBLE] - 1,
+            k[rows, part], v[rows, part],
+        )  # fmt: skip
 
 
 @numba.njit(nogil=True, cache=True)

@@ -38,14 +38,30 @@ _E0, _E1, _E2 = Float(1.9875691500e-4), Float(1.3981999507e-3), Float(8.33345190
 _E3, _E4, _E5 = Float(4.1665795894e-2), Float(1.6666665459e-1), Float(5.0000001201e-1)
 
 
-class _TileEmitter:
-    """Emits the loop nest of `fma_tile` for a fixed number of rows."""
+class TileEmitter:
+    """Emits the loop nest of `fma_tile` for a fixed number of rows. Subclasses read B in other forms."""
 
     def __init__(self, builder: Any, rows: int, args: Any) -> None:
         self.builder, self.rows = builder, rows
         self.a, self.lda, self.b, self.c, self.ldc, self.depth, self.width = args
         kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
         self.fma = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
+
+    def prepare(self, columns: list[Any]) -> None:
+        """Emits what a strip needs before its loop over k."""
+
+    def line(self, k: Any, columns: list[Any]) -> list[Any]:
+        """B[k] at those columns, a vector each."""
+        line = self.builder.mul(k, self.width)
+        return [
+            self.builder.load(self.address(self.b, self.builder.add(line, column), _VECTOR), align=4)
+            for column in columns
+        ]
+
+    def factors(self, row: int, k: Any, vectors: int) -> list[Any]:
+        """A[row, k] in all lanes, for each vector of a strip."""
+        factor = self.splat(self.builder.load(self.address(self.a, self.row_of(row, self.lda, k), _F32)))
+        return [factor] * vectors
 
     def address(self, base: Any, elements: Any, kind: Any) -> Any:
         offset = self.builder.shl(elements, ir.Constant(_I64, 2))
@@ -67,6 +83,7 @@ class _TileEmitter:
         """C[:, x : x + vectors * LANES] += A @ B for those columns, accumulators in registers."""
         build = self.builder
         columns = self.columns(x, vectors)
+        self.prepare(columns)
         targets = [
             [self.address(self.c, self.row_of(r, self.ldc, column), _VECTOR) for column in columns]
             for r in range(self.rows)
@@ -78,12 +95,11 @@ class _TileEmitter:
         build.position_at_end(loop)
         k = build.phi(_I64)
         sums = [[build.phi(_VECTOR) for _ in columns] for _ in range(self.rows)]
-        line = build.mul(k, self.width)
-        b = [build.load(self.address(self.b, build.add(line, column), _VECTOR), align=4) for column in columns]
+        b = self.line(k, columns)
         updated = []
         for r in range(self.rows):
-            scalar = self.splat(build.load(self.address(self.a, self.row_of(r, self.lda, k), _F32)))
-            updated.append([build.call(self.fma, [scalar, b[v], sums[r][v]]) for v in range(vectors)])
+            factors = self.factors(r, k, vectors)
+            updated.append([build.call(self.fma, [factors[v], b[v], sums[r][v]]) for v in range(vectors)])
         following = build.add(k, ir.Constant(_I64, 1))
         k.add_incoming(ir.Constant(_I64, 0), head)
         k.add_incoming(following, loop)
@@ -129,7 +145,7 @@ def fma_tile(typing_context: Any, rows: Any, a: Any, lda: Any, b: Any, c: Any, l
     signature = types.void(rows, *[types.int64] * 7)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        emitter = _TileEmitter(builder, count, args[1:])
+        emitter = TileEmitter(builder, count, args[1:])
         rest = emitter.sweep(ir.Constant(_I64, 0), STRIP // LANES)
         if STRIP > LANES:
             emitter.sweep(rest, 1)
