@@ -63,6 +63,10 @@ class SchemaVersionError(RecordError):
     exit_code = 3
 
 
+class StorageError(VcbenchError):
+    """A cache cannot be kept where it was asked for."""
+
+
 class RequestError(VcbenchError):
     """One request cannot be served; the run goes on and the record says why."""
 

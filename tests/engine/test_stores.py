@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.engine.attention import attention, draw, shape_of
+from vcbench.engine.disk import DiskStore
 from vcbench.engine.stores import ExactStore, KVShape, PagedStore, TensorStore, make_store
 
-STORES = [PagedStore, TensorStore]
+STORES = [PagedStore, TensorStore, DiskStore]
 HEADS = [(20, 4, 2), (64, 9, 3), (128, 4, 1), (16, 4, 4), (80, 5, 1), (32, 40, 8)]
 LENGTHS = [(1, 1), (1, 8), (2, 1), (63, 2), (64, 1), (65, 3), (128, 25), (255, 1), (256, 1), (257, 2), (300, 41)]
 

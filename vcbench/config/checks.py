@@ -93,6 +93,8 @@ def _check_cell(reader: Reader, cell: Parsed, methods: dict[str, Parsed] | None)
         reader.problem(cell.place("method"), f"unknown method {method!r}", hint)
     if arm in ("full", "lossy") and cell.get("draft_length") is not None:
         reader.problem(cell.place("draft_length"), f"a {arm} cell does not draft", "remove draft_length")
+    if arm in ("full", "lossy") and cell.get("full_cache") == "disk":
+        reader.problem(cell.place("full_cache"), f"a {arm} cell does not verify", "remove full_cache")
     if arm == "vericache" and cell.values.get("draft_length") is None:
         cell.values["draft_length"] = DEFAULT_DRAFT_LENGTH
     draft = cell.get("draft_length")
@@ -110,7 +112,7 @@ def _check_duplicates(reader: Reader, run: Parsed) -> None:
             continue
         means = method.values if method is not None and _whole(method) else cell.get("method")
         draft = cell.get("draft_length")
-        key = (cell.get("arm"), means, draft.values if isinstance(draft, Parsed) else draft)
+        key = (cell.get("arm"), means, draft.values if isinstance(draft, Parsed) else draft, cell.get("full_cache"))
         first = next((other for known, other in seen if known == key), None)
         if first is None:
             seen.append((key, cell))

@@ -34,3 +34,10 @@ def cell_obstacle(cell: CellConfig, method: MethodConfig | None, architecture: A
     compressor = registry.lookup("compressor", method.compressor)
     reason = compressor.unsupported(build_options("compressor", method.compressor, method.options), architecture)
     return f"compressor `{method.compressor}` cannot serve this model: {reason}" if reason else None
+
+
+def tier_obstacle(cell: CellConfig, device: str, dtype: str) -> str | None:
+    """Why the cell's full cache cannot lie where it is wanted, or None."""
+    if cell.full_cache == "disk" and (device, dtype) != ("cpu", "float32"):
+        return f"full_cache: disk is for float32 on CPU, here are {dtype} on {device}"
+    return None

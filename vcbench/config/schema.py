@@ -14,6 +14,7 @@ from vcbench.config.sampling import Sampling
 
 Arm = Literal["full", "lossy", "vericache"]
 Exactness = Literal["bitwise", "fast"]
+Tier = Literal["memory", "disk"]
 DEFAULT_DRAFT_LENGTH = 25
 
 
@@ -42,6 +43,9 @@ class EngineConfig:
     )
     batch_size: int = field(default=1, metadata=_doc("Requests decoded together.", minimum=1))
     threads: int = field(default=0, metadata=_doc("CPU threads; 0 takes the physical cores.", minimum=0))
+    disk_directory: str | None = field(
+        default=None, metadata=_doc("Where caches on disk are kept; null takes the system's place for temporary files.")
+    )
     prefill_chunk: int = field(default=2048, metadata=_doc("Prompt tokens per prefill pass.", minimum=1))
 
 
@@ -96,6 +100,11 @@ class CellConfig:
             f"Tokens drafted per round, or `auto`; `vericache` only, where it is {DEFAULT_DRAFT_LENGTH} unless given.",
             minimum=1,
         ),
+    )
+
+    full_cache: Tier = field(
+        default="memory",
+        metadata=_doc("Where verification reads the full cache from; `disk` for `vericache` on CPU in float32."),
     )
 
     @property

@@ -6,13 +6,16 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from vcbench.config.schema import Arm, DraftLength
-from vcbench.engine.cache import KVCache
+from vcbench.config.schema import Arm, DraftLength, Tier
+from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.decoder import Decoder, Prefill
+from vcbench.engine.disk import DiskStore
 from vcbench.engine.levels import NOT_FINITE, CacheLevel, Span, choose
 from vcbench.engine.progress import Progress
+from vcbench.engine.query_log import QueryLog
 from vcbench.engine.rounds import run_round
 from vcbench.engine.stopping import TextStream
 from vcbench.engine.types import BatchTiming, Generation, KVBytes, Request
@@ -30,12 +33,17 @@ class Compress(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellSetup:
-    """How a cell decodes. `compressor` is None for `full` alone; `seed` is the cell's own."""
+    """How a cell decodes. `compressor` is None for `full` alone; `seed` is the cell's own.
+
+    full_cache: where verification reads the full cache from; on `disk` it lies in `disk_directory`.
+    """
 
     arm: Arm
     compressor: Compress | None = None
     draft_length: DraftLength = 0
     seed: int = 0
+    full_cache: Tier = "memory"
+    disk_directory: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +125,16 @@ class _CellRun:
         started = time.perf_counter()
         self.drafts = self._compress()
         self.drafter = self.parts.drafter(self.decoder, self.drafts)
-        snapshots = {key: item.prefill.cache for key, item in self.batch.items()}
-        self.full = self.parts.verifier(self.decoder, snapshots, self.drafter)
+        compressed = time.perf_counter()
+        self.full_caches = {key: self._on_tier(item) for key, item in self.batch.items()}
+        self.full = self.parts.verifier(self.decoder, self.full_caches, self.drafter)
+        for key, draft in self.drafts.items():
+            if draft.needs_queries:
+                self.full.caches[key].queries = QueryLog()
         self.kv_start = {key: self._bytes(key) for key in self.batch}
         self.started = time.perf_counter()
-        self.timing.compress_s = self.started - started
+        self.timing.compress_s = compressed - started
+        self.timing.offload_s = self.started - compressed
         self._first_tokens()
         while active := [progress for progress in self.progress.values() if not progress.finished]:
             self._step(active)
@@ -137,6 +150,14 @@ class _CellRun:
             return {}
         seed = self.setup.seed
         return {key: compressor.compress(item.prefill, seed=seed_of(seed, key)) for key, item in self.batch.items()}
+
+    def _on_tier(self, item: Prefilled) -> FullCache:
+        """The snapshot itself, or a copy of it on another tier with room for the whole answer."""
+        snapshot = item.prefill.cache
+        if self.setup.full_cache == "memory":
+            return snapshot
+        room = snapshot.tokens + item.request.max_tokens
+        return snapshot.moved_to(DiskStore(snapshot.shape, self.setup.disk_directory, room))
 
     def _first_tokens(self) -> None:
         """The first token comes from the prefill's logits, the same for every cell."""
@@ -165,7 +186,7 @@ class _CellRun:
                 self.on_end(self._generation(key, progress))
 
     def _generation(self, key: str, progress: Progress) -> Generation:
-        used = self.drafts.get(key) or self.batch[key].prefill.cache
+        used = self.drafts.get(key) or self.full_caches[key]
         return Generation(
             request_id=key,
             token_ids=progress.token_ids,
@@ -181,18 +202,25 @@ class _CellRun:
 
     def _bytes(self, key: str) -> KVBytes:
         """What this cell holds for a request; a lossy server has dropped the full cache, so there it does not count."""
-        full, draft = self.batch[key].prefill.cache, self.drafts.get(key)
+        full, draft = self.full_caches[key], self.drafts.get(key)
         held = full.nbytes() if draft is None else draft.nbytes()
         stored = sum(held.values())
-        beside = sum(full.nbytes().values()) if self.setup.arm == "vericache" else 0
+        beside = tiers_of(full) if self.setup.arm == "vericache" else {}
         tokens = full.tokens if draft is None else draft.tokens
         return KVBytes(
             codes=sum(held.get(part, 0) for part in CODE_PARTS) or stored,
             stored=stored,
             full=tokens * self.decoder.shape.token_bytes(),
-            resident=stored + beside,
+            resident=stored + beside.get("memory", 0),
             parts=held,
+            full_copy=beside,
         )
+
+
+def tiers_of(cache: FullCache) -> dict[str, int]:
+    """Bytes that a full cache takes, by tier; those of a cache on disk in memory are its buffers."""
+    tiers = {"memory": sum(cache.nbytes().values()), "disk": cache.store.disk_bytes()}
+    return {tier: count for tier, count in tiers.items() if count}
 
 
 def seed_of(seed: int, request_id: str) -> int:

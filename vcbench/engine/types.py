@@ -39,7 +39,8 @@ class KVBytes:
     """Bytes of one request's caches, as held: from the tensors themselves.
 
     codes: the compressed codes or kept pairs alone. stored: everything that the draft cache holds, `parts` by category.
-    full: the full cache for the same tokens. resident: draft cache, full cache and scratch together.
+    full: the full cache for the same tokens. resident: draft cache, full cache and scratch together, in memory.
+    full_copy: what a full cache held beside the draft cache takes, by tier: `memory`, `disk`.
     """
 
     codes: int
@@ -47,6 +48,7 @@ class KVBytes:
     full: int
     resident: int
     parts: dict[str, int] = field(default_factory=dict)
+    full_copy: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,9 +73,13 @@ class Generation:
 
 @dataclass(slots=True, kw_only=True)
 class BatchTiming:
-    """Wall-clock seconds of one batch in one cell; `other_s` is what is neither drafting nor verifying."""
+    """Wall-clock seconds of one batch in one cell; `other_s` is what is neither drafting nor verifying.
+
+    offload_s: moving full caches to another tier before the first step.
+    """
 
     compress_s: float = 0.0
+    offload_s: float = 0.0
     decode_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0

@@ -90,7 +90,7 @@ class BatchLine:
     tokens: int
     """Tokens that decoding committed: each request's output less its first token, which prefill gives."""
     timing: dict[str, float] = field(default_factory=dict)
-    """compress_s, decode_s, draft_s, verify_s, other_s, steps, peak_rss_bytes."""
+    """compress_s, offload_s, decode_s, draft_s, verify_s, other_s, steps, peak_rss_bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vcbench import registry
-from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle
+from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle, tier_obstacle
 from vcbench.config.schema import AdaptiveDraft, CellConfig, DraftLength, MethodConfig, RunConfig, TaskConfig
 from vcbench.engine.environment import physical_cores
 from vcbench.errors import ConfigError, Problem
@@ -94,7 +94,7 @@ def build_plan(
     Raises:
         ConfigError: naming every cell and task that the model cannot serve.
     """
-    _refuse_impossible(config, architecture)
+    _refuse_impossible(config, architecture, identity)
     cells = [
         Cell(
             id=cell_id(config, task, cell, identity, calibrations.get(cell.method or "")),
@@ -113,7 +113,8 @@ def build_plan(
 
 def label(cell: CellConfig) -> str:
     """The cell in words; the same for every task."""
-    return " ".join(filter(None, (cell.arm, cell.method, _draft(cell.draft_length))))
+    tier = "on disk" if cell.full_cache == "disk" else ""
+    return " ".join(filter(None, (cell.arm, cell.method, _draft(cell.draft_length), tier)))
 
 
 def _draft(length: DraftLength | None) -> str:
@@ -154,6 +155,7 @@ def cell_id(
         "seed": config.seed,
         "arm": cell.arm,
         "draft_length": plain_draft(cell.draft_length),
+        "full_cache": cell.full_cache,
         "task": {
             "name": task.name,
             "options": dict(task.options),
@@ -271,7 +273,7 @@ def plugin_sha256(kind: str, name: str) -> str | None:
     return hashlib.sha256(Path(source).read_bytes()).hexdigest()
 
 
-def _refuse_impossible(config: RunConfig, architecture: Architecture) -> None:
+def _refuse_impossible(config: RunConfig, architecture: Architecture, identity: Identity) -> None:
     found = [
         (f"tasks.{i}", obstacle(task, architecture))
         for i, task in enumerate(config.tasks)
@@ -280,6 +282,7 @@ def _refuse_impossible(config: RunConfig, architecture: Architecture) -> None:
     for i, cell in enumerate(config.cells):
         method = config.methods[cell.method] if cell.method else None
         found.append((f"cells.{i}", cell_obstacle(cell, method, architecture)))
+        found.append((f"cells.{i}", tier_obstacle(cell, identity.device, identity.dtype)))
     problems = [
         Problem(where=config.places.get(path, path), message=reason, suggestion="change or remove it")
         for path, reason in found

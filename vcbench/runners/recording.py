@@ -86,6 +86,7 @@ def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTimin
         tokens=sum(max(0, len(generation.token_ids) - 1) for generation in generations),
         timing={
             "compress_s": timing.compress_s,
+            "offload_s": timing.offload_s,
             "decode_s": timing.decode_s,
             "draft_s": timing.draft_s,
             "verify_s": timing.verify_s,
@@ -149,6 +150,7 @@ def cell_entry(cell: Cell) -> dict[str, Any]:
         "method": cell.config.method,
         "compressor": cell.method.compressor if cell.method else None,
         "draft_length": plain_draft(cell.config.draft_length),
+        "full_cache": cell.config.full_cache,
         "task": cell.task.name,
         "cache_class": compressor.cache_class.__name__ if compressor else "FullCache",
         **calibration_entry(cell),

@@ -132,7 +132,7 @@ class Replay:
 
     def setup(self, cell: Cell) -> CellSetup:
         """How the engine carries out a cell."""
-        return cell_setup(cell, self.bench.config.seed)
+        return cell_setup(cell, self.bench.config)
 
     def decode(
         self, setup: CellSetup, task: str, names: Sequence[str], wanted: str, step: int, engine: Engine | None = None

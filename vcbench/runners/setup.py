@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -111,13 +112,16 @@ def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[D
         )
 
 
-def cell_setup(cell: Cell, seed: int) -> CellSetup:
+def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
     """How the engine carries out a cell."""
+    directory = config.engine.disk_directory
     return CellSetup(
         arm=cell.config.arm,
         compressor=make_compressor(cell),
         draft_length=cell.config.draft_length or 0,
-        seed=seed,
+        seed=config.seed,
+        full_cache=cell.config.full_cache,
+        disk_directory=Path(directory) if directory is not None else None,
     )
 
 

@@ -24,4 +24,4 @@ def warm_up(decoder: Decoder, plan: Plan) -> None:
     for cell in plan.cells:
         sampling = replace(cell.task.sampling, min_tokens=0)
         request = Request(id="warm-up", prompt_ids=ids, max_tokens=WARM_UP_TOKENS, sampling=sampling)
-        run_cell(decoder, cell_setup(cell, 0), [Prefilled(request, prefill)], on_end=lambda _: None)
+        run_cell(decoder, cell_setup(cell, plan.config), [Prefilled(request, prefill)], on_end=lambda _: None)
