@@ -137,10 +137,9 @@ class Task(ABC):
         """
         return None
 
-    @classmethod
-    def has_follow_ups(cls) -> bool:
-        """Whether answers may lead to further prompts."""
-        return cls.follow_up is not Task.follow_up
+    def has_follow_ups(self) -> bool:
+        """Whether answers may lead to further prompts; a task that asks on in some of its modes alone says which."""
+        return type(self).follow_up is not Task.follow_up
 
     def export(self, cell: str, answers: Sequence[tuple[Question, Answer]], directory: Path) -> list[Path]:
         """Writes a cell's answers in the benchmark's own format, for its own tools, and says which files."""

@@ -1,0 +1,229 @@
+"""ComplexFuncBench: multi-step function calling, every call's name and arguments compared.
+
+Source: Zhong et al., arXiv 2501.10132; the data set `zai-org/ComplexFuncBench` (Apache-2.0). The embedded sample is
+synthetic: conversations over invented functions, written by this project in the data set's format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vcbench.errors import TaskError
+from vcbench.registry import register
+from vcbench.tasks.base import (
+    Answer,
+    Exclusion,
+    Prompt,
+    PromptTokenizer,
+    Question,
+    Task,
+    TaskOptions,
+    Value,
+    checked,
+    follow_up_id,
+)
+from vcbench.tasks.cfb.conversations import Conversation, ExactArguments, read_conversation
+from vcbench.tasks.cfb.judge import Case, Mode
+from vcbench.tasks.cfb.scores import METRICS, values
+from vcbench.tasks.hub import hub_file
+from vcbench.tasks.rows import identified, read_rows
+from vcbench.tasks.source import SAMPLE as EMBEDDED
+from vcbench.tasks.source import rows_of
+from vcbench.tasks.tool_calls.chat import Dialect, Exchange, Wanted, dialect_of
+
+NAME = "complexfuncbench"
+FILE = "ComplexFuncBench.jsonl"
+SAMPLE = "complexfuncbench.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CfbOptions(TaskOptions):
+    """Which conversations, how they are asked, and how calls are read."""
+
+    path: str = field(default="", metadata={"doc": "A local file in the data set's format; none takes the sample."})
+    dataset: str = field(
+        default="", metadata={"doc": f"A data set on the hub that holds `{FILE}`: `zai-org/ComplexFuncBench`."}
+    )
+    revision: str = field(default="", metadata={"doc": "Commit or tag of the data set."})
+    mode: Mode = field(
+        default="teacher_forced",
+        metadata={
+            "doc": "`teacher_forced` asks for each golden step given the golden history; `interactive` follows each "
+            "cell's own calls, with the recorded observations."
+        },
+    )
+    tool_call_format: Wanted = field(
+        default="auto", metadata={"doc": "How the model writes calls; `auto` finds out from its chat template."}
+    )
+    domains: tuple[str, ...] = field(default=(), metadata={"doc": "Only these, such as `Hotels`; none takes all."})
+    max_context_tokens: int | None = field(
+        default=None, metadata={"doc": "Longer prompts are excluded, and counted.", "minimum": 1}
+    )
+    max_turns: int = field(default=20, metadata={"doc": "Turns of an interactive conversation.", "minimum": 1})
+    exact_arguments: str = field(
+        default="",
+        metadata={
+            "doc": "A JSON file {function: [arguments]} of arguments that no judge has to look at; none takes the "
+            "benchmark's own."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.path and self.dataset:
+            raise ValueError("give path or dataset, not both")
+
+
+@register("task", NAME)
+class ComplexFuncBench(Task):
+    """One prompt for each golden step, or conversations that follow each cell's own calls."""
+
+    Options = CfbOptions
+    summary = "multi-step function calling, every call exactly right; the embedded sample is synthetic"
+    metrics = METRICS
+
+    def __init__(self, options: TaskOptions) -> None:
+        super().__init__(options)
+        self._conversations: dict[str, Conversation] = {}
+        self._dialect: Dialect | None = None
+
+    @property
+    def _options(self) -> CfbOptions:
+        assert isinstance(self.options, CfbOptions)
+        return self.options
+
+    def has_follow_ups(self) -> bool:
+        """In the interactive mode alone."""
+        return self._options.mode == "interactive"
+
+    def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
+        """The steps, or the first turns, of all conversations in the file's order; every row is checked."""
+        self._dialect = dialect_of(tokenizer, self._options.tool_call_format)
+        self._conversations = {each.id: each for each in self._read()}
+        self.excluded.clear()
+        made: list[Prompt] = []
+        for conversation in self._conversations.values():
+            left = None if limit is None else limit - len(made)
+            if left is not None and left <= 0:
+                break
+            if self._options.domains and conversation.domain not in self._options.domains:
+                continue
+            if reason := conversation.obstacle(whole=self.has_follow_ups()):
+                self.excluded.append(Exclusion(id=conversation.id, reason=reason))
+                continue
+            made += self._of_conversation(conversation, tokenizer, left)
+        return checked(made, task=NAME)
+
+    def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
+        """Every metric of one answer; in the interactive mode of one turn."""
+        return values(question, answer, reference)
+
+    def follow_up(self, prompt: Prompt, answer: Answer, tokenizer: PromptTokenizer) -> Prompt | None:
+        """The next turn: the cell's own calls so far, each with what came back; None once the conversation ends."""
+        if not self.has_follow_ups():
+            return None
+        assert self._dialect is not None, "prompts come first"
+        conversation = self._conversations[prompt.meta["group"]]
+        answers = [*prompt.meta["answers"], answer.text]
+        exchanges = self._exchanges(conversation, answers)
+        if exchanges is None:
+            return None
+        ids = self._dialect.ids(tokenizer, conversation.request, conversation.functions, exchanges)
+        turn = len(answers) + 1
+        return Prompt(
+            id=follow_up_id(prompt, ids, name=f"{conversation.id}/t{turn}"),
+            ids=tuple(ids),
+            document_sha256=prompt.document_sha256,
+            target=prompt.target,
+            meta={**prompt.meta, "turn": turn, "answers": answers},
+        )
+
+    def _read(self) -> Iterator[Conversation]:
+        options = self._options
+        exact = _read_table(Path(options.exact_arguments)) if options.exact_arguments else None
+        if options.dataset:
+            rows = read_rows(hub_file(options.dataset, FILE, revision=options.revision or None))
+        else:
+            rows = rows_of(options.path, SAMPLE)
+        for name, row in identified(rows, "id"):
+            yield read_conversation(name, row, exact)
+
+    def _of_conversation(
+        self, conversation: Conversation, tokenizer: PromptTokenizer, left: int | None
+    ) -> list[Prompt]:
+        """Its prompts, `left` at most. Steps over the context's limit are excluded."""
+        interactive = self.has_follow_ups()
+        steps = range(1 if interactive else len(conversation.steps))
+        made = [self._prompt(conversation, step, tokenizer) for step in steps[:left]]
+        limit = self._options.max_context_tokens
+        fitting = [prompt for prompt in made if limit is None or len(prompt.ids) <= limit]
+        for prompt in made:
+            if limit is not None and len(prompt.ids) > limit:
+                reason = f"{len(prompt.ids)} tokens exceed max_context_tokens {limit}"
+                self.excluded.append(Exclusion(id=prompt.id, reason=reason))
+        if interactive:
+            return fitting
+        whole = len(fitting) == len(steps)
+        return [replace(prompt, meta={**prompt.meta, "whole": whole}) for prompt in fitting]
+
+    def _prompt(self, conversation: Conversation, step: int, tokenizer: PromptTokenizer) -> Prompt:
+        options, dialect = self._options, self._dialect
+        assert dialect is not None
+        interactive = self.has_follow_ups()
+        history = [Exchange(calls=each.calls, results=each.results) for each in conversation.steps[:step]]
+        asked = conversation.steps if interactive else conversation.steps[step : step + 1]
+        case = Case.of(conversation, asked, format_name=dialect.format, max_turns=options.max_turns)
+        place: dict[str, Any] = {"turn": 1, "answers": []} if interactive else {"step": step + 1}
+        try:
+            ids = dialect.ids(tokenizer, conversation.request, conversation.functions, history)
+        except TaskError as error:
+            raise TaskError(f"conversation {conversation.id!r}: {error}") from error
+        return Prompt(
+            id=f"{conversation.id}/{'t1' if interactive else f's{step + 1}'}",
+            ids=tuple(ids),
+            document_sha256=conversation.sha256,
+            target=case.as_target(),
+            meta={
+                "group": conversation.id,
+                "domain": conversation.domain,
+                "mode": options.mode,
+                "steps": len(conversation.steps),
+                **place,
+                **dialect.as_meta(),
+                "source": options.dataset or options.path or EMBEDDED,
+                "synthetic": conversation.synthetic,
+            },
+        )
+
+    def _exchanges(self, conversation: Conversation, answers: Sequence[str]) -> list[Exchange] | None:
+        """What was called and came back in each turn; None if the last answer ended the conversation."""
+        assert self._dialect is not None
+        case = Case.of(
+            conversation,
+            conversation.steps,
+            format_name=self._dialect.format,
+            max_turns=self._options.max_turns,
+        )
+        loop, made = case.loop([]), []
+        for answer in answers:
+            parsed = case.parse(answer)
+            turn = loop.take(parsed)
+            if turn.ended:
+                return None
+            made.append(Exchange(calls=parsed.calls, results=turn.results, text=parsed.text))
+        return made
+
+
+def _read_table(path: Path) -> ExactArguments:
+    try:
+        table = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise TaskError(f"{path} cannot be read: {error}; check the task's `exact_arguments`") from error
+    if not isinstance(table, dict) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in table.values()
+    ):
+        raise TaskError(f"{path} must hold a JSON object with a list of arguments for each function")
+    return table

@@ -1,0 +1,95 @@
+"""Qwen3-Coder: `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`.
+
+Values are written as text, so each gets its type from the function's schema; a text that does not fit stays a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from vcbench.tasks.tool_calls.base import CallError, Parsed, Signatures, ToolCall, read_json, skip_space, written
+from vcbench.tasks.tool_calls.hermes import CLOSE, OPEN, resume
+
+FUNCTION = re.compile(r"<function=([^<>\n]+)>")
+# A parameter ends with its own tag; models leave that out now and then, so the next tag ends it too.
+PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|(?=</function>))", re.DOTALL)
+END = re.compile(r"\s*</function>")
+NUMBERS = ("number", "integer", "float", "double", "int")
+COLLECTIONS = ("array", "object", "list", "tuple", "dict", "map")
+
+
+def parse(text: str, signatures: Signatures) -> Parsed:
+    """The calls of an answer; the tags around a function may be missing, as models leave them out now and then."""
+    calls: list[ToolCall] = []
+    errors: list[str] = []
+    outside: list[str] = []
+    at = 0
+    while (start := _next(text, at)) is not None:
+        outside.append(text[at:start])
+        begin = skip_space(text, start + len(OPEN)) if text.startswith(OPEN, start) else start
+        try:
+            call, at = _call(text, begin, signatures)
+            calls.append(call)
+        except CallError as error:
+            errors.append(str(error))
+            at = resume(text, max(begin, start + 1))
+    return Parsed(tuple(calls), "".join([*outside, text[at:]]).strip(), tuple(errors))
+
+
+def write(calls: Sequence[ToolCall]) -> str:
+    """Texts as they are, everything else as JSON."""
+    return "\n".join(_written(call) for call in calls)
+
+
+def typed(text: str, kind: str) -> Any:
+    """The value that a text stands for in a parameter of that JSON type; the text itself where it stands for none."""
+    word = text.strip().lower()
+    if kind in ("boolean", "bool") and word in ("true", "false"):
+        return word == "true"
+    if kind and kind not in ("string", "str") and word in ("null", "none"):
+        return None
+    if kind in NUMBERS or kind in COLLECTIONS:
+        try:
+            value, end = read_json(text, 0)
+        except CallError:
+            return text
+        wanted = (int, float) if kind in NUMBERS else (list, dict)
+        if isinstance(value, wanted) and not isinstance(value, bool) and skip_space(text, end) == len(text):
+            return value
+    return text
+
+
+def _next(text: str, at: int) -> int | None:
+    found = FUNCTION.search(text, at)
+    starts = [text.find(OPEN, at), found.start() if found else -1]
+    return min((start for start in starts if start >= 0), default=None)
+
+
+def _call(text: str, start: int, signatures: Signatures) -> tuple[ToolCall, int]:
+    opening = FUNCTION.match(text, start)
+    if opening is None:
+        raise CallError("a call needs <function=NAME>")
+    name, at = opening[1].strip(), opening.end()
+    signature = signatures.get(name)
+    arguments: dict[str, Any] = {}
+    while (found := PARAMETER.match(text, at)) is not None:
+        key = found[1].strip()
+        if key in arguments:
+            raise CallError(f"parameter {key!r} is given twice")
+        kind = signature.types.get(key, "") if signature is not None else ""
+        arguments[key] = typed(found[2].removeprefix("\n").removesuffix("\n"), kind)
+        at = found.end()
+    closing = END.match(text, at)
+    if closing is None:
+        raise CallError(f"the call of {name!r} has no end")
+    end = skip_space(text, closing.end())
+    return ToolCall(name, arguments), end + len(CLOSE) if text.startswith(CLOSE, end) else closing.end()
+
+
+def _written(call: ToolCall) -> str:
+    lines = [OPEN, f"<function={call.name}>"]
+    for key, value in call.arguments.items():
+        lines += [f"<parameter={key}>", value if isinstance(value, str) else written(value), "</parameter>"]
+    return "\n".join([*lines, "</function>", CLOSE])
