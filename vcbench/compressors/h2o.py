@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vcbench.compressors.base import BudgetCompressor, BudgetOptions
+from vcbench.compressors.evicting import EvictingCompressor, EvictingOptions
 from vcbench.engine.columns import attention_by_column
 from vcbench.engine.decoder import Prefill
+from vcbench.engine.evicting import EvictionRule
 from vcbench.engine.observe import Accumulator, LayerRows, Statistic
 from vcbench.engine.stores import KVShape
 from vcbench.registry import register
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class H2OOptions(BudgetOptions):
+class H2OOptions(EvictingOptions):
     """The published script keeps a tenth of the prompt as heavy hitters and a tenth as recent tokens."""
 
     factor: float = field(
@@ -26,18 +27,20 @@ class H2OOptions(BudgetOptions):
     recent: float = field(default=0.5, metadata={"doc": "Share of the budget that goes to the last tokens."})
 
     def __post_init__(self) -> None:
-        BudgetOptions.__post_init__(self)
+        EvictingOptions.__post_init__(self)
         if not 0 <= self.recent < 1:
             raise ValueError(f"recent is {self.recent}; give a share of at least 0 and below 1")
 
 
 @register("compressor", "h2o")
-class H2O(BudgetCompressor[H2OOptions]):
-    """Score: attention received from all queries of the prompt, summed over them and over the head's query group.
+class H2O(EvictingCompressor[H2OOptions]):
+    """Score: attention received from all queries so far, summed over them and over the head's query group.
 
-    Early tokens are seen by more queries and score higher for it, as in the paper. The sums are frozen at the end of
-    the prompt: the paper's eviction at each step would act on tokens that are still to be verified. Cost: the prompt's
-    attention weights once more, block by block.
+    Early tokens are seen by more queries and score higher for it, as in the paper. Prompt queries attend to the whole
+    prompt, each later one to what is then held, after which the least of the tokens that are not recent is evicted,
+    head by head. This happens when a token is committed, never on a draft: decoding with the lossy cache adds its own
+    attention, drafting for verification that of the verified tokens' queries, which the full cache hands over.
+    Cost: the prompt's attention weights once more, block by block; then those of each token over the budget.
     """
 
     Options = H2OOptions
@@ -47,11 +50,12 @@ class H2O(BudgetCompressor[H2OOptions]):
     def statistics(self) -> tuple[Statistic[Any], ...]:
         return (AttentionReceived(),)
 
-    def scores(self, prefill: Prefill, layer: int) -> Tensor:
-        tokens = prefill.cache.tokens
-        scores = prefill.statistic(AttentionReceived())[layer].clone()
-        scores[:, tokens - int(self.budget(tokens) * self.options.recent) :] = float("inf")
-        return scores
+    def rule(self, tokens: int) -> EvictionRule:
+        budget = self.options.bound(tokens)
+        return EvictionRule(budget=budget, recent=int(budget * self.options.recent), scores="sum")
+
+    def attention(self, prefill: Prefill, layer: int) -> Tensor:
+        return prefill.statistic(AttentionReceived())[layer]
 
 
 @dataclass(frozen=True, slots=True)

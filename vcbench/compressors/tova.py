@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vcbench.compressors.base import BudgetCompressor, BudgetOptions
+from vcbench.compressors.evicting import EvictingCompressor, EvictingOptions
 from vcbench.compressors.snapkv import window_attention
 from vcbench.engine.decoder import Prefill
+from vcbench.engine.evicting import EvictionRule
 from vcbench.registry import register
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TOVAOptions(BudgetOptions):
-    """The budget alone."""
+class TOVAOptions(EvictingOptions):
+    """The paper fixes the tokens held; here they follow the prompt unless given."""
 
     @property
     def always_kept(self) -> int:
@@ -23,11 +24,12 @@ class TOVAOptions(BudgetOptions):
 
 
 @register("compressor", "tova")
-class TOVA(BudgetCompressor[TOVAOptions]):
+class TOVA(EvictingCompressor[TOVAOptions]):
     """Score: the last query's attention, averaged over all heads, so that a layer keeps one set of tokens.
 
-    Scored once, at the end of the prompt; the paper also evicts at every step, which a draft cache must not do on
-    tokens that are still to be verified. The last token stays.
+    At each committed token the one held that its query attends to least is evicted; the newest stays. Queries are those
+    of the lossy cache's own decoding, or of the verified tokens where the cache drafts (see `H2O`). The prompt is
+    judged once, by its last query over all of it: eviction while it is read would depend on how it is cut.
     """
 
     Options = TOVAOptions
@@ -37,8 +39,10 @@ class TOVA(BudgetCompressor[TOVAOptions]):
     def query_window(self) -> int:
         return 1
 
-    def scores(self, prefill: Prefill, layer: int) -> Tensor:
+    def rule(self, tokens: int) -> EvictionRule:
+        return EvictionRule(budget=self.options.bound(tokens), recent=1, scores="latest", shared=True)
+
+    def attention(self, prefill: Prefill, layer: int) -> Tensor:
         keys, _ = prefill.cache.store.read_range(layer, 0, prefill.cache.tokens)
-        shares = window_attention(prefill.queries[layer][-1:], keys, keys.shape[1] - 1).mean(0)
-        last = shares.new_full((1,), float("inf"))
-        return torch.cat([shares, last]).expand(keys.shape[0], -1)
+        before = window_attention(prefill.queries[layer][-1:], keys, keys.shape[1] - 1).mean(0)
+        return torch.cat([before, 1 - before.sum(0, keepdim=True)]).expand(keys.shape[0], -1)

@@ -117,6 +117,7 @@ class Decoder:
         attention = BatchAttention([(block.cache, len(block.token_ids)) for block in blocks])
         for index, layer in enumerate(self.weights.layers):
             q, k, v = self._project(layer, self._attention_input(layer, x), positions)
+            log_queries(blocks, index, q)
             x = self._finish_layer(index, layer, x, attention(index, q, k, v))
         for block in blocks:
             block.cache.advance(len(block.token_ids))
@@ -255,6 +256,16 @@ class Decoder:
 
     def _logits(self, x: Tensor) -> Tensor:
         return self.weights.head(self.rows.rms_norm(x, self.weights.norm, self.architecture.norm_eps)).float()
+
+
+def log_queries(blocks: Sequence[Block], layer: int, q: Tensor) -> None:
+    """Takes down q: [rows of all blocks, H, D] for those caches that want it."""
+    start = 0
+    for block in blocks:
+        stop = start + len(block.token_ids)
+        if block.cache.queries is not None:
+            block.cache.queries.note(layer, block.cache.tokens, q[start:stop])
+        start = stop
 
 
 def keep_window(windows: list[Tensor], layer: int, q: Tensor, size: int) -> None:
