@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from vcbench.errors import UsageError
 
 KINDS = {"compressor": "vcbench.compressors", "task": "vcbench.tasks"}
+RENAMED = {("task", "jsonl"): "trace"}
+"""Older names, which configurations may go on using; they are listed nowhere."""
 T = TypeVar("T", bound=type)
 _entries: dict[tuple[str, str], type[Any]] = {}
 _loaded: set[str] = set()
@@ -25,6 +27,8 @@ def register(kind: str, name: str) -> Callable[[T], T]:
     """Class decorator that makes the class available as `name`. Raises ValueError on a second class of that name."""
     if kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
+    if (kind, name) in RENAMED:
+        raise ValueError(f"{kind} {name!r} is the older name of {RENAMED[(kind, name)]!r}; take another")
 
     def add(cls: T) -> T:
         known = _entries.get((kind, name))
@@ -42,12 +46,17 @@ def names(kind: str) -> list[str]:
     return sorted(name for entry_kind, name in _entries if entry_kind == kind)
 
 
+def known(kind: str, name: str) -> bool:
+    """Whether `lookup` finds the name."""
+    _load(kind)
+    return (kind, RENAMED.get((kind, name), name)) in _entries
+
+
 def lookup(kind: str, name: str) -> Any:
     """The class registered as `name`. Raises UsageError with the nearest names."""
-    _load(kind)
-    if (kind, name) not in _entries:
+    if not known(kind, name):
         raise UsageError(f"unknown {kind} {name!r}; {suggest(name, names(kind))}")
-    return _entries[(kind, name)]
+    return _entries[(kind, RENAMED.get((kind, name), name))]
 
 
 def suggest(word: str, choices: list[str]) -> str:

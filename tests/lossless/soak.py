@@ -133,12 +133,12 @@ def group_config(number: int, ground: Ground, directory: Path, *, seed: int) -> 
         values = {key: getattr(options, key) for key in options.__dataclass_fields__}
         methods[compressor] = MethodConfig(compressor=compressor, options=values)
         cells.append(CellConfig(arm="vericache", method=compressor, draft_length=draw.randint(1, 40)))
-    jsonl = build_options("task", "jsonl", {"path": str(prompts)})
+    trace = build_options("task", "trace", {"path": str(prompts)})
     task = TaskConfig(
-        name="jsonl",
+        name="trace",
         max_tokens=ground.max_tokens,
         sampling=Sampling() if draw.random() < GREEDY_SHARE else draw.choice(SAMPLED),
-        options={key: getattr(jsonl, key) for key in jsonl.__dataclass_fields__},
+        options={key: getattr(trace, key) for key in trace.__dataclass_fields__},
     )
     return RunConfig(
         name=name,

@@ -36,8 +36,8 @@ def header(run: Run, **changes: Any) -> dict[str, Any]:
 def outputs(run: Run, change: Any = None) -> list[dict[str, Any]]:
     """Full KV's answers as another engine would have written them."""
     rows = []
-    for line in run.requests_of(run.cells[0], "jsonl"):
-        prompt = run.prompts["jsonl", line.request]
+    for line in run.requests_of(run.cells[0], "trace"):
+        prompt = run.prompts["trace", line.request]
         rows.append(
             {
                 "kind": "output", "schema": 1, "request": line.request, "prompt_ids": prompt.prompt_ids,

@@ -187,10 +187,10 @@ def test_a_changed_run_of_the_same_name_moves_the_old_one_away(config: RunConfig
     assert load_run(path).complete
 
 
-def jsonl(config: RunConfig, path: Path, rows: list[dict[str, Any]], **task: Any) -> RunConfig:
+def trace(config: RunConfig, path: Path, rows: list[dict[str, Any]], **task: Any) -> RunConfig:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = dict(config.tasks[0].options) | {"path": str(path)}
-    made: dict[str, Any] = {"name": "jsonl", "max_tokens": MAX_TOKENS, "options": options} | task
+    made: dict[str, Any] = {"name": "trace", "max_tokens": MAX_TOKENS, "options": options} | task
     return replace(config, tasks=(TaskConfig(**made),))
 
 
@@ -203,7 +203,7 @@ def test_a_request_that_cannot_be_served_fails_alone(config: RunConfig, tmp_path
         {"id": "one", "prompt_ids": [9]},
     ]
     console = heard()
-    path = execute(jsonl(config, tmp_path / "prompts.jsonl", rows), console=console)
+    path = execute(trace(config, tmp_path / "prompts.jsonl", rows), console=console)
     run = load_run(path)
 
     assert run.complete
@@ -230,7 +230,7 @@ def test_bad_prompts_are_refused_before_anything_is_written(
     config: RunConfig, tmp_path: Path, rows: list[dict[str, Any]], message: str
 ) -> None:
     with pytest.raises(Exception, match=message):
-        execute(jsonl(config, tmp_path / "prompts.jsonl", rows), console=quiet())
+        execute(trace(config, tmp_path / "prompts.jsonl", rows), console=quiet())
 
     assert not Path(config.output_dir).exists()
 

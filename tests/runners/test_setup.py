@@ -25,18 +25,18 @@ def tokenizer_with(directory: Path, template: str | None, bos: str | None = BOS)
     return Tokenizer(directory)
 
 
-def jsonl(tmp_path: Path, text: str, form: str = "chat") -> TaskConfig:
+def trace(tmp_path: Path, text: str, form: str = "chat") -> TaskConfig:
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"id": "first", "prompt": text}))
-    return TaskConfig(name="jsonl", options={"path": str(path), "format": form}, max_tokens=4)
+    return TaskConfig(name="trace", options={"path": str(path), "format": form}, max_tokens=4)
 
 
 def test_a_template_that_writes_bos_gives_one(tmp_path: Path) -> None:
     tokenizer = tokenizer_with(tmp_path / "model", "{{ bos_token }}{{ messages[0].content }}")
-    (prompt,) = make_prompts(jsonl(tmp_path, "the"), tokenizer, seed=0)
+    (prompt,) = make_prompts(trace(tmp_path, "the"), tokenizer, seed=0)
     assert prompt.ids.count(tokenizer.bos_id) == 1
     assert prompt.ids[0] == tokenizer.bos_id
-    (raw,) = make_prompts(jsonl(tmp_path, f"{BOS}the", "raw"), tokenizer, seed=0)
+    (raw,) = make_prompts(trace(tmp_path, f"{BOS}the", "raw"), tokenizer, seed=0)
     assert raw.ids == prompt.ids, "raw adds none"
 
 
@@ -50,18 +50,18 @@ def test_a_template_that_writes_bos_gives_one(tmp_path: Path) -> None:
 )
 def test_two_bos_are_refused(tmp_path: Path, template: str, text: str, form: str) -> None:
     tokenizer = tokenizer_with(tmp_path / "model", template)
-    with pytest.raises(TaskError, match=r"task 'jsonl', prompt 'first' begins with two BOS tokens \(id \d+\)"):
-        make_prompts(jsonl(tmp_path, text, form), tokenizer, seed=0)
+    with pytest.raises(TaskError, match=r"task 'trace', prompt 'first' begins with two BOS tokens \(id \d+\)"):
+        make_prompts(trace(tmp_path, text, form), tokenizer, seed=0)
 
 
 def test_a_tokenizer_without_bos(tmp_path: Path) -> None:
     tokenizer = tokenizer_with(tmp_path / "model", "{{ messages[0].content }}", bos=None)
     assert tokenizer.bos_id is None
-    assert make_prompts(jsonl(tmp_path, f"{BOS}{BOS}the"), tokenizer, seed=0)
+    assert make_prompts(trace(tmp_path, f"{BOS}{BOS}the"), tokenizer, seed=0)
 
 
 def test_no_chat_template(tmp_path: Path) -> None:
     tokenizer = tokenizer_with(tmp_path / "model", None)
     with pytest.raises(TaskError, match=r"line 1: field `prompt` does not fit .* has no chat template .* plain text"):
-        make_prompts(jsonl(tmp_path, "the"), tokenizer, seed=0)
-    assert make_prompts(jsonl(tmp_path, "the", "raw"), tokenizer, seed=0)
+        make_prompts(trace(tmp_path, "the"), tokenizer, seed=0)
+    assert make_prompts(trace(tmp_path, "the", "raw"), tokenizer, seed=0)

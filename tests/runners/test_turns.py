@@ -19,7 +19,7 @@ from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
 from vcbench.runners.tiny import tiny_config
 from vcbench.tasks.base import Answer, Prompt, PromptTokenizer, follow_up_id
-from vcbench.tasks.jsonl import JsonlTask
+from vcbench.tasks.trace import TraceTask
 
 CELLS = (
     CellConfig(arm="full"),
@@ -29,7 +29,7 @@ CELLS = (
 TURNS = 3
 
 
-class Conversation(JsonlTask):
+class Conversation(TraceTask):
     """Asks on with the prompt, the answer and the prompt's beginning; every fifth first token ends it."""
 
     def follow_up(self, prompt: Prompt, answer: Answer, tokenizer: PromptTokenizer) -> Prompt | None:
@@ -51,7 +51,7 @@ class Conversation(JsonlTask):
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VCBENCH_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
     registry.names("task")
-    monkeypatch.setitem(registry._entries, ("task", "jsonl"), Conversation)
+    monkeypatch.setitem(registry._entries, ("task", "trace"), Conversation)
 
 
 @pytest.fixture
@@ -76,15 +76,15 @@ def test_verified_cells_are_asked_what_full_kv_is_asked(config: RunConfig) -> No
     path = run(config)
     found = load_run(path)
     full, lossy, veri = found.cells
-    asked = {cell.label: found.asked(cell, "jsonl") for cell in found.cells}
+    asked = {cell.label: found.asked(cell, "trace") for cell in found.cells}
 
     assert found.complete
     assert asked[full.label] == asked[veri.label] != asked[lossy.label]
     assert max(line.meta.get("turn", 1) for line in found.prompts.values()) == TURNS
-    assert set(found.requests) == {(cell.id, "jsonl", name) for cell in found.cells for name in asked[cell.label]}
+    assert set(found.requests) == {(cell.id, "trace", name) for cell in found.cells for name in asked[cell.label]}
     assert set(found.turns) == set(found.requests)
     for name in asked[full.label]:
-        ours, theirs = (found.requests[cell.id, "jsonl", name] for cell in (full, veri))
+        ours, theirs = (found.requests[cell.id, "trace", name] for cell in (full, veri))
         assert (ours.token_ids, ours.logits_sha256) == (theirs.token_ids, theirs.logits_sha256)
     shared = set(asked[full.label]) & set(asked[lossy.label])
     assert {request for _, _, request in found.divergences} == shared
@@ -107,8 +107,8 @@ def test_a_cell_alone_has_the_same_conversations(config: RunConfig) -> None:
     for cell in config.cells[::2]:
         alone = load_run(run(replace(config, name=f"only-{cell.arm}", cells=(cell,))))
         there = next(other for other in together.cells if other.arm == cell.arm)
-        asked = set(together.asked(there, "jsonl"))
-        assert set(alone.asked(alone.cells[0], "jsonl")) == {name for _, name in alone.prompts} == asked
+        asked = set(together.asked(there, "trace"))
+        assert set(alone.asked(alone.cells[0], "trace")) == {name for _, name in alone.prompts} == asked
 
 
 def test_a_run_cut_anywhere_resumes_to_the_same_lines(config: RunConfig) -> None:
@@ -143,7 +143,7 @@ def test_a_follow_up_over_the_context_fails_where_it_is_asked(config: RunConfig,
     assert found.complete
     assert failed
     assert all("exceed the context limit of 512" in (line.error or "") for line in failed.values())
-    asked = {(cell.id, "jsonl", name) for cell in found.cells for name in found.asked(cell, "jsonl")}
+    asked = {(cell.id, "trace", name) for cell in found.cells for name in found.asked(cell, "trace")}
     assert set(found.requests) == asked
 
 
@@ -157,7 +157,7 @@ def test_data_that_changes_a_follow_up_alone_makes_a_new_run(config: RunConfig, 
     prompts.write_text(json.dumps(row | {"target": 7}))
     console = Console(record=True, width=1000, file=io.StringIO())
     assert execute(small, console=console) == path
-    assert "what follows prompt a of task jsonl has changed" in console.export_text()
+    assert "what follows prompt a of task trace has changed" in console.export_text()
     assert path.with_name("turns~1").is_dir()
 
 

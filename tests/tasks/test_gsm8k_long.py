@@ -19,7 +19,7 @@ from vcbench.errors import TaskError
 from vcbench.tasks.base import Answer, Prompt, Question, Ratio
 from vcbench.tasks.gsm8k_long import SAMPLE_FILE, Gsm8kLongTask, Options, results
 from vcbench.tasks.rows import read_rows
-from vcbench.tasks.source import SAMPLE, SAMPLES
+from vcbench.tasks.source import SAMPLES
 
 ROWS = [row.values for row in read_rows(SAMPLES / SAMPLE_FILE)]
 
@@ -79,7 +79,7 @@ def test_gold_answers_score_full(count: int) -> None:
     assert [number for prompt in prompts for number in prompt.meta["rows"]] == list(range(1, len(ROWS) + 1))
     for prompt in prompts:
         asked = len(prompt.meta["rows"])
-        assert prompt.meta["source"] == SAMPLE
+        assert prompt.meta["synthetic"] is True
         assert task.score(question(prompt), answer(gold(prompt)), answer(gold(prompt))) == {
             "correct": Ratio(asked, asked),
             "all_correct": True,
@@ -199,7 +199,7 @@ def test_examples_of_a_file_of_their_own(tmp_path: Path) -> None:
     text = tokenizer.decode(prompt.ids)
     assert text.count("What is 1 + 1?") == 1, "a question is never its own example"
     assert "What is 2 + 2?" in text
-    assert prompt.meta["source"] == str(asked)
+    assert (prompt.meta["source"], prompt.meta["synthetic"]) == (str(asked), False)
     assert task.score(question(prompt), answer("Answer 1: 2.0"), None)["all_correct"] is True
 
 

@@ -14,7 +14,6 @@ from vcbench import registry
 from vcbench.errors import TaskError
 from vcbench.tasks.base import Answer, Prompt, Question
 from vcbench.tasks.longform import LongformTask, Options
-from vcbench.tasks.source import SAMPLE
 
 TOM = "longform/longproc_tom_tracking_0.5k_3.json"
 
@@ -60,7 +59,7 @@ def test_samples_load_offline_and_score_from_records(options: dict[str, Any], co
     assert len(prompts) == count
     assert len({prompt.id for prompt in prompts}) == count
     for prompt in prompts:
-        assert prompt.meta["source"] == SAMPLE
+        assert prompt.meta["synthetic"] is True
         values = task.score(as_recorded(prompt), answer("something else"), answer("something else"))
         assert list(values) == [metric.name for metric in task.metrics]
         assert any(value is not None for value in values.values())
@@ -81,6 +80,7 @@ def test_metrics_of_other_benchmarks_do_not_apply() -> None:
 
 def test_real_files() -> None:
     _, prompts = load(path=str(real("longform/longgenbench_short_8.json")))
+    assert not any(prompt.meta["synthetic"] for prompt in prompts)
     assert [prompt.meta["number"] for prompt in prompts] == [52, 52, 100, 100, 52, 52, 100, 100]
     _, prompts = load(benchmark="longbench-write", path=str(real("longform/longbench_write_en_20.jsonl")), limit=5)
     assert [prompt.target["length"] for prompt in prompts] == [100, 200, 300, 400, 400]

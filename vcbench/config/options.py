@@ -43,9 +43,9 @@ def read_options(reader: Reader, parsed: Parsed, kind: str, key: str) -> None:
     name = parsed.get(key)
     if name is None:
         return
-    known = registry.names(kind)
-    if name not in known:
-        reader.problem(parsed.place(key), f"unknown {kind} {name!r}", registry.suggest(name, known))
+    if not registry.known(kind, name):
+        near = registry.suggest(name, registry.names(kind))
+        reader.problem(parsed.place(key), f"unknown {kind} {name!r}", near)
         return
     cls = registry.lookup(kind, name).Options
     options = reader.read(cls, Node(value=parsed.rest, where=parsed.where), f"{kind} `{name}`")

@@ -59,7 +59,7 @@ def tiny_config(
     return RunConfig(
         name=name,
         model=ModelConfig(id=str(directory), dtype="float32", device="cpu"),
-        tasks=(TaskConfig(name="jsonl", max_tokens=MAX_TOKENS, sampling=sampling, options=_jsonl(path)),),
+        tasks=(TaskConfig(name="trace", max_tokens=MAX_TOKENS, sampling=sampling, options=_trace(path)),),
         cells=tuple(cells),
         methods={key: _complete(method) for key, method in methods.items()},
         engine=EngineConfig(batch_size=batch_size, threads=1),
@@ -77,8 +77,8 @@ def tiny_prompts(requests: int, seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _jsonl(path: Path) -> dict[str, object]:
-    options = build_options("task", "jsonl", {"path": str(path)})
+def _trace(path: Path) -> dict[str, object]:
+    options = build_options("task", "trace", {"path": str(path)})
     return {key: getattr(options, key) for key in options.__dataclass_fields__}
 
 

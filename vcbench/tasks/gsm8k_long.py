@@ -223,7 +223,7 @@ def _prompt(
         ids=tuple(render(shots)),
         document_sha256=hashlib.sha256(rows.encode()).hexdigest(),
         target={"results": [problem.result for problem in asked]},
-        meta={"source": options.source, "rows": [problem.number for problem in asked], "shots": shots},
+        meta={**options.origin, "rows": [problem.number for problem in asked], "shots": shots},
     )
 
 

@@ -148,5 +148,5 @@ def _prompt(row: Row, item: Item, tokenizer: PromptTokenizer, options: Options) 
         ids=tuple(ids),
         document_sha256=hashlib.sha256(row.data).hexdigest(),
         target=dict(item.target),
-        meta={"benchmark": options.benchmark, "source": options.source, "row": row.number, **item.meta},
+        meta={"benchmark": options.benchmark, **options.origin, "row": row.number, **item.meta},
     )

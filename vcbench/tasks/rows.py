@@ -107,13 +107,19 @@ def read_rows(path: Path) -> Iterator[Row]:
         yield from _line_rows(path, data)
 
 
-def identified(rows: Iterable[Row], field: str) -> Iterator[tuple[str, Row]]:
-    """The rows with their ids. Raises TaskError on a malformed id, and on a repeated one with both places."""
+def identified(rows: Iterable[Row], *fields: str, numbered: bool = False) -> Iterator[tuple[str, Row]]:
+    """The rows with their ids, from the first of `fields` that a row has; `numbered` names the others by their place.
+
+    Raises TaskError on a malformed or missing id, and on a repeated one with both places.
+    """
     places: dict[str, str] = {}
     for row in rows:
-        name = row.identifier(field)
+        given = next((field for field in fields if field in row.values), None)
+        unnamed = given is None and numbered
+        name = row.place.replace(" ", "-") if unnamed else row.identifier(given or fields[0])
         if name in places:
-            row.refuse(f"{field} {name!r} is that of {places[name]} already; give each {row.place.split()[0]} its own")
+            kind, other = row.place.split()[0], places[name]
+            row.refuse(f"{given or fields[0]} {name!r} is that of {other} already; give each {kind} its own")
         places[name] = row.place
         yield name, row
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from vcbench.errors import TaskError
 from vcbench.tasks.base import TaskOptions
@@ -12,8 +13,7 @@ from vcbench.tasks.hub import hub_file, hub_rows
 from vcbench.tasks.rows import Row, read_rows
 
 SAMPLES = Path(__file__).with_name("samples")
-SAMPLE = "sample written for vcbench"
-"""What the records name as the source of prompts from the embedded samples."""
+SAMPLE = "embedded sample"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,14 @@ class SourceOptions(TaskOptions):
 
     @property
     def source(self) -> str:
-        """Which data it is, for the records."""
+        """Which data it is, in words."""
         where = self.dataset + (f"@{self.revision}" if self.revision else "") if self.dataset else self.path
         return where or SAMPLE
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Which data it is, for a prompt's `meta`; the embedded samples are synthetic."""
+        return {"source": self.source, "synthetic": self.source == SAMPLE}
 
 
 def source_rows(options: SourceOptions, sample: str, *, config: str | None = None) -> Iterator[Row]:
@@ -50,10 +55,14 @@ def source_rows(options: SourceOptions, sample: str, *, config: str | None = Non
     elif options.dataset:
         rows = hub_rows(options.dataset, split=options.split, config=config, revision=revision)
     else:
-        rows = read_rows(Path(options.path) if options.path else SAMPLES / sample)
-    empty = True
-    for row in rows:
-        empty = False
-        yield row
-    if empty:
+        rows = rows_of(options.path, sample)
+    first = next(rows, None)
+    if first is None:
         raise TaskError(f"{options.source} has no rows; check the file, or take another source")
+    yield first
+    yield from rows
+
+
+def rows_of(path: str, sample: str) -> Iterator[Row]:
+    """The rows of a local file, or of the embedded `sample` where the path is empty."""
+    return read_rows(Path(path) if path else SAMPLES / sample)

@@ -1,0 +1,167 @@
+"""One line of recorded traffic: what was asked, what was answered, and what else the log says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vcbench.registry import suggest
+from vcbench.tasks.rows import Row
+
+Source = Literal["prompt", "messages", "prompt_ids"]
+SOURCES: tuple[Source, ...] = ("prompt", "messages", "prompt_ids")
+BODIES = ("body", "request")
+RESPONSES = ("target", "response")
+NAMES = ("id", "custom_id", "request_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRequest:
+    """What a line asks, in one of three forms. `response`: None where the log has none.
+
+    A response of text is that text; one with tool calls is {content, tool_calls: [{name, arguments}]}; a `target` is
+    taken as it stands. `others`: all that is neither, such as `max_tokens`, which vcbench records and does not apply.
+    """
+
+    source: Source
+    value: Any
+    tools: list[Mapping[str, Any]]
+    response: Any = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_request(row: Row) -> RecordedRequest:
+    """The request of a line: its own fields, or those of its `body` or `request`.
+
+    Raises TaskError with the line and the field on anything that is no request.
+    """
+    body = _body(row)
+    source, value = _source(body)
+    if source == "messages" and value[-1]["role"] == "assistant":
+        value, last = value[:-1], value[-1]
+        if not value:
+            row.refuse("field `messages` holds an assistant's message alone; there is nothing to ask")
+    else:
+        last = None
+    return RecordedRequest(
+        source=source,
+        value=value,
+        tools=_tools(body),
+        response=_response(row, last),
+        others=_others(row, body),
+    )
+
+
+def _body(row: Row) -> Row:
+    """The row itself, or the part of it that was sent to the server."""
+    given = [name for name in BODIES if name in row.values]
+    if not given:
+        return row
+    inner = row.values[given[0]]
+    double = [name for name in (*SOURCES, "tools", *BODIES) if name in row.values and name != given[0]]
+    if double:
+        row.refuse(f"`{double[0]}` stands beside `{given[0]}`, which holds the request; keep one of them")
+    if not isinstance(inner, dict):
+        row.refuse(f"field `{given[0]}` must be an object, not {type(inner).__name__}")
+    return Row(f"{row.where}, `{given[0]}`", row.number, row.data, inner)
+
+
+def _source(body: Row) -> tuple[Source, Any]:
+    """Which of `SOURCES` there is, with its shape checked."""
+    given = [name for name in SOURCES if name in body.values]
+    if len(given) != 1:
+        found = " and ".join(f"`{name}`" for name in given) or f"none ({_hint(body)})"
+        body.refuse(f"exactly one of `prompt`, `messages` and `prompt_ids` is needed, found {found}")
+    name, value = given[0], body.values[given[0]]
+    whole_numbers = isinstance(value, list) and all(type(item) is int for item in value)
+    if name == "prompt" and whole_numbers:
+        name = "prompt_ids"
+    elif name == "prompt" and not isinstance(value, str):
+        body.refuse(f"field `prompt` must be a text or token ids, not {type(value).__name__}")
+    elif name == "prompt_ids" and not whole_numbers:
+        body.refuse("field `prompt_ids` must be a list of whole numbers")
+    elif name == "messages":
+        value = body.messages(name)
+    if not value:
+        body.refuse(f"field `{given[0]}` is empty; an empty prompt has no answer")
+    return name, value
+
+
+def _hint(body: Row) -> str:
+    others = [key for key in body.values if key not in NAMES]
+    return suggest(others[0], list(SOURCES)) if others else "the line has no other field"
+
+
+def _tools(body: Row) -> list[Mapping[str, Any]]:
+    tools = body.values.get("tools") or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        body.refuse("field `tools` must be a list of objects")
+    if body.values.get("functions"):
+        body.refuse('field `functions` is the old form; write `tools` of {"type": "function", "function": ...}')
+    return tools
+
+
+def _others(row: Row, body: Row) -> dict[str, Any]:
+    known = (*SOURCES, *BODIES, *RESPONSES, *NAMES[:1], "tools", "functions", "meta")
+    given = row.values.get("meta", {})
+    if not isinstance(given, dict):
+        row.refuse(f"field `meta` must be an object, not {type(given).__name__}")
+    others = {key: value for key, value in row.values.items() if key not in known}
+    if body is not row:
+        others["request"] = {key: value for key, value in body.values.items() if key not in (*SOURCES, "tools")}
+    return {**others, **given}
+
+
+def _response(row: Row, last: Mapping[str, Any] | None) -> Any:
+    """What was answered; a conversation that ends with the assistant's turn holds it itself."""
+    given = [name for name in RESPONSES if row.has(name)]
+    if len(given) + (last is not None) > 1:
+        places = [f"`{name}`" for name in given] + ["an assistant's message at the end"] * (last is not None)
+        row.refuse(f"the answer is given twice: {' and '.join(places)}; keep one of them")
+    if last is not None:
+        return _message(row, "messages[-1]", last)
+    if not given or given == ["target"]:
+        return row.values.get("target")
+    return _completion(row, row.values["response"])
+
+
+def _completion(row: Row, value: Any) -> Any:
+    """The first choice of a server's answer, which batch files wrap once more; None for a failed request."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and isinstance(value.get("body"), dict):
+        value = value["body"]
+    if isinstance(value, dict) and value.get("error"):
+        return None
+    choices = value.get("choices") if isinstance(value, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if isinstance(choice, dict) and isinstance(choice.get("message"), dict):
+        return _message(row, "response.choices[0].message", choice["message"])
+    if isinstance(choice, dict) and isinstance(choice.get("text"), str):
+        return choice["text"]
+    return row.refuse("field `response` must be a text or a completion with `choices`")
+
+
+def _message(row: Row, name: str, message: Mapping[str, Any]) -> Any:
+    content = message.get("content")
+    if isinstance(content, list) and all(isinstance(part, dict) and "text" in part for part in content):
+        content = "\n".join(str(part["text"]) for part in content)
+    if content is not None and not isinstance(content, str):
+        row.refuse(f"field `{name}.content` must be a text")
+    calls = [_call(row, f"{name}.tool_calls[{i}]", call) for i, call in enumerate(message.get("tool_calls") or [])]
+    return {"content": content or "", "tool_calls": calls} if calls else content
+
+
+def _call(row: Row, name: str, call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        row.refuse(f"field `{name}` must be an object with a `function` that has a `name`")
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError as error:
+            row.refuse(f"field `{name}.function.arguments` is not JSON ({error})")
+    return {"name": function["name"], "arguments": arguments}
