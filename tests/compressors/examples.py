@@ -26,7 +26,7 @@ SMALL: dict[str, list[dict[str, Any]]] = {
     "snapkv": [{"factor": 3.0, "window": 8}, {"budget_tokens": 20, "window": 8, "kernel": 7, "pooling": "max"}],
     "rotatekv": [{}, {"bits": 2, "permutation": "identity", "group": 32, "sinks": 3}],
     "turboquant": [{}, {"bits": "k3v4", "scale": "plain", "qjl": True}],
-    "streamingllm": [{"factor": 3.0}, {"budget_tokens": 24, "sinks": 1}],
+    "streamingllm": [{"factor": 3.0}, {"budget_tokens": 24, "sinks": 1}, {"factor": 3.0, "positions": "reindexed"}],
 }
 """Where a method's defaults suit prompts of thousands of tokens; others are tried with their defaults."""
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from vcbench.calibration.base import Calibration
 from vcbench.compressors.base import Compressor, CompressorOptions, check_factor, dropped_bytes
 from vcbench.engine.cache import KVCache
 from vcbench.engine.decoder import Prefill
 from vcbench.engine.kept import WindowCache
+from vcbench.engine.reindexed import ReindexedCache
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
+
+_MOVED_BYTES = 4
+"""A key element of a sink whose position moves is float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +25,10 @@ class StreamingLLMOptions(CompressorOptions):
     factor: float = field(default=4.0, metadata={"doc": "Keep 1 / factor of the prompt's tokens, sinks included."})
     budget_tokens: int | None = field(default=None, metadata={"doc": "Keep this many tokens instead of a share."})
     sinks: int = field(default=4, metadata={"doc": "First tokens that always stay."})
+    positions: Literal["original", "reindexed"] = field(
+        default="original",
+        metadata={"doc": "Positions that attention sees: those in the text, or those in the cache as in the paper."},
+    )
 
     def __post_init__(self) -> None:
         check_factor(self.factor)
@@ -31,21 +40,33 @@ class StreamingLLMOptions(CompressorOptions):
 
 @register("compressor", "streamingllm")
 class StreamingLLM(Compressor[StreamingLLMOptions]):
-    """Positions stay the original ones. The window slides at each commit, over prompt and output alike."""
+    """The window slides at each commit, over prompt and output alike.
+
+    With re-indexed positions the sinks come directly before the window, however long the text between was, so that no
+    distance exceeds the cache's size; as a drafter this leaves full KV further behind than original positions do.
+    """
 
     Options = StreamingLLMOptions
     summary = "keeps the first tokens and a sliding window of the last"
     kind = "drop"
-    cache_class = WindowCache
+
+    def __init__(self, options: StreamingLLMOptions, calibration: Calibration | None = None) -> None:
+        super().__init__(options, calibration)
+        self.cache_class = ReindexedCache if options.positions == "reindexed" else WindowCache
 
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
-        budget = window_budget(self.options, prefill.cache.tokens)
-        return WindowCache.of_prompt(prefill.cache, self.options.sinks, budget - self.options.sinks)
+        full, sinks = prefill.cache, self.options.sinks
+        window = window_budget(self.options, full.tokens) - sinks
+        if self.options.positions == "reindexed":
+            return ReindexedCache(full.shape, sinks, window, prefill.model().rope).take_prompt(full)
+        return WindowCache(full.shape, sinks, window).take_prompt(full)
 
     @classmethod
     def estimate_bytes(cls, options: Any, architecture: Architecture, tokens: int, element_bytes: int) -> int:
         kept = min(tokens, window_budget(options, tokens))
-        return dropped_bytes(architecture, kept, element_bytes, positions=False)
+        moved = int(min(options.sinks, tokens)) if options.positions == "reindexed" else 0
+        keys = moved * architecture.kv_bytes_per_token(_MOVED_BYTES) // 2
+        return dropped_bytes(architecture, kept, element_bytes, positions=False) + keys
 
 
 def window_budget(options: StreamingLLMOptions, tokens: int) -> int:

@@ -72,15 +72,13 @@ class WindowCache(EntryCache):
         super().__init__(shape)
         self.sinks, self.window = sinks, window
 
-    @classmethod
-    def of_prompt(cls, full: FullCache, sinks: int, window: int) -> WindowCache:
-        """The window over a full cache's committed tokens."""
-        cache = cls(full.shape, sinks, window)
-        cache._take(full.store, 0, min(sinks, full.tokens))
-        recent = max(cache.committed, full.tokens - window)
-        cache.tokens = cache.committed = recent
-        cache._take(full.store, recent, full.tokens - recent)
-        return cache
+    def take_prompt(self, full: FullCache) -> Self:
+        """The window over a full cache's committed tokens, in a cache that was empty; returns it."""
+        self._take(full.store, 0, min(self.sinks, full.tokens))
+        recent = max(self.committed, full.tokens - self.window)
+        self.tokens = self.committed = recent
+        self._take(full.store, recent, full.tokens - recent)
+        return self
 
     def held(self) -> int:
         """Committed tokens held: all of them until the window is full."""
