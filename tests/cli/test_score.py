@@ -74,6 +74,13 @@ def test_json_and_csv() -> None:
     ]
 
 
+def test_curves() -> None:
+    code, out, _ = invoke("score", "good", "--curves")
+    assert code == 0
+    assert "task scored-by-test, by position" in out
+    assert "Kaplan-Meier" in out
+
+
 def test_by_a_key_that_no_prompt_has() -> None:
     with pytest.raises(UsageError, match="no prompt has 'depth' in its meta; they have position, words"):
         invoke("score", "good", "--by", "depth")

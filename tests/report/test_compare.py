@@ -14,10 +14,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.records.samples import FULL, LOSSY, OUTPUT, TASK, VERI, Sample, prompt
+from tests.scoring.scored_task import TASK as SCORED
+from tests.scoring.scored_task import registered, sample, write
 from vcbench.errors import UsageError
 from vcbench.records.schema import BatchLine
 from vcbench.report.columns import COLUMNS, number, percent
 from vcbench.report.compare import render
+from vcbench.scoring.document import score_directory
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = (80, 100, 120, 160)
@@ -189,6 +192,31 @@ def test_two_tasks_have_a_column(tmp_path: Path) -> None:
     assert found.count(f"{TASK} ") == 3
     assert found.count("other ") == 3
     assert "bitwise lossless: 8 of 8 requests" in found
+
+
+def test_headline_metrics_and_exclusions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A task's headline metrics are columns, whether scores.json is there or not; what was excluded is a note."""
+    texts = {"full": ["a b"] * 3, "lossy": ["a b", "x", "x"]}
+    with registered():
+        path = write(sample(texts), tmp_path / "run")
+        provenance = json.loads((path / "provenance.json").read_text())
+        provenance["excluded"] = {SCORED: [{"id": "q9", "reason": "9,000 tokens exceed 8,192"}]}
+        (path / "provenance.json").write_text(json.dumps(provenance))
+        shown = text([path], 200)
+        header, lossy = shown.splitlines()[2], next(x for x in shown.splitlines() if x.startswith("lossy"))
+        assert "right" in "".join(shown.splitlines()[:4])
+        assert "33 ±45" in lossy, header
+        assert "note: 1 of 4 rows of scored-by-test excluded; the first: q9: 9,000 tokens exceed 8,192" in shown
+        score_directory(path)
+        assert text([path], 200) == shown
+        render([path], as_json=True, console=Console(stderr=True))
+        (_, cell) = json.loads(capsys.readouterr().out)["runs"][0]["cells"]
+        assert cell["headline"]["right"]["difference"]["to_wrong"] == 2
+        render([path], as_csv=True, console=Console(stderr=True))
+        rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+        assert [float(row["right"]) for row in rows] == pytest.approx([1.0, 1 / 3])
+        render([path], as_markdown=True, console=Console(stderr=True))
+        assert "| right % |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,9 @@ def score(
     exec_logs: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Grade SWE-bench test logs: DIR/MODEL/INSTANCE/test_output.txt.")
     ] = None,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="Divergence by step: growth, distribution, how long outputs stay equal.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, every value in it.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Every figure as a row of CSV on stdout.")] = False,
 ) -> None:
@@ -43,6 +46,7 @@ def score(
     from vcbench.errors import UsageError
     from vcbench.records.codec import plain
     from vcbench.records.reader import load_run
+    from vcbench.report.curves import print_curves
     from vcbench.report.score import csv_rows, print_scores, write_csv
     from vcbench.scoring.document import as_dict, score_run, write_scores
     from vcbench.scoring.scores import Scores, check_key
@@ -71,11 +75,14 @@ def score(
         tasks=[each for each in scores.tasks if not task or each.task in task],
     )
     if as_json:
-        write_json(plain(as_dict(shown)))
+        write_json(plain(as_dict(loaded, shown)))
     elif as_csv:
         write_csv(csv_rows(loaded, shown, by=by), sys.stdout)
     else:
-        print_scores(loaded, shown, results(), by=by)
+        console = results()
+        print_scores(loaded, shown, console, by=by)
+        for each in shown.tasks if curves else ():
+            print_curves(loaded, each.task, console)
     if export is not None:
         from vcbench.scoring.export import export as export_answers
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from vcbench.metrics.interval import Estimate
 from vcbench.metrics.summary import CellSummary
+from vcbench.scoring.scores import Figure
 
 UNKNOWN = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """A row with the words before its figures, and the headline metrics of its task by name."""
+
+    labels: tuple[str, ...]
+    row: CellSummary
+    headline: Mapping[str, Figure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +29,8 @@ class Column:
     key: str
     header: str
     rank: int
-    narrow: Callable[[CellSummary], str]
-    wide: Callable[[CellSummary], str]
+    narrow: Callable[[Labelled], str]
+    wide: Callable[[Labelled], str]
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -78,11 +88,43 @@ def _estimated(
     text: Callable[[CellSummary], str] | None = None,
 ) -> Column:
     narrow = text or (lambda row: _value(estimate(row)))
-    return Column(key, header, rank, narrow, lambda row: narrow(row) + margin(estimate(row)))
+    return Column(
+        key,
+        header,
+        rank,
+        lambda each: narrow(each.row),
+        lambda each: narrow(each.row) + margin(estimate(each.row)),
+    )
 
 
 def _exact(key: str, header: str, rank: int, text: Callable[[CellSummary], str]) -> Column:
-    return Column(key, header, rank, text, text)
+    return Column(key, header, rank, lambda each: text(each.row), lambda each: text(each.row))
+
+
+def headline_columns(rows: Sequence[Labelled]) -> list[Column]:
+    """A column for each headline metric that any row has; shares in per cent."""
+    names = dict.fromkeys(name for each in rows for name in each.headline)
+    return [_headline(name, next(each.headline[name] for each in rows if name in each.headline)) for name in names]
+
+
+def _headline(name: str, example: Figure) -> Column:
+    is_share = example.metric.kind == "share"
+    unit = "\n%" if is_share else ""
+
+    def narrow(each: Labelled) -> str:
+        found = each.headline.get(name)
+        estimate = found.estimate if found is not None else None
+        return percent(estimate) if is_share else _value(estimate)
+
+    def wide(each: Labelled) -> str:
+        found = each.headline.get(name)
+        if found is None or found.estimate is None:
+            return narrow(each)
+        scale = 100.0 if is_share else 1.0
+        low, high = (None if bound is None else scale * bound for bound in (found.estimate.low, found.estimate.high))
+        return narrow(each) + margin(Estimate(value=0.0, low=low, high=high, n=found.n))
+
+    return Column(name, name.replace("_", "\n") + unit, 1, narrow, wide)
 
 
 COLUMNS = (

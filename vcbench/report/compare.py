@@ -17,15 +17,18 @@ from rich.text import Text
 from vcbench.errors import UsageError
 from vcbench.lossless.check import check_loaded
 from vcbench.lossless.document import as_dict
-from vcbench.lossless.render import headline, reasons, remarks
+from vcbench.lossless.render import headline as verdict_line
+from vcbench.lossless.render import reasons, remarks
 from vcbench.lossless.result import CheckResult, Verdict
 from vcbench.metrics.summary import CellSummary, summarise
 from vcbench.records.codec import plain
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import Run, load_run
-from vcbench.report.columns import COLUMNS, flat
-from vcbench.report.differences import differences
-from vcbench.report.table import Labelled, build_table
+from vcbench.report.columns import Labelled, flat
+from vcbench.report.differences import differences, exclusions
+from vcbench.report.table import build_table, columns_of
+from vcbench.scoring.document import figure_dict, headline, scored
+from vcbench.scoring.scores import Figure
 
 SCHEMA_VERSION = 1
 SHOWN = 10
@@ -42,6 +45,12 @@ class Compared:
     run: Run
     rows: list[CellSummary]
     check: CheckResult
+    headlines: dict[tuple[str, str], dict[str, Figure]]
+    """By task and cell id."""
+
+    def headline(self, row: CellSummary) -> dict[str, Figure]:
+        """The headline metrics of a row's task in its cell."""
+        return self.headlines.get((row.task, row.cell.id), {})
 
 
 def render(
@@ -54,8 +63,10 @@ def render(
     if as_json + as_csv + as_markdown > 1:
         raise UsageError("choose one of --json, --csv and --markdown")
     loaded = [load_run(path) for path in runs]
-    notes = differences(loaded)
-    compared = [Compared(run, summarise(run), check_loaded(run)) for run in loaded]
+    notes = [*differences(loaded), *exclusions(loaded)]
+    compared = [
+        Compared(run, summarise(run), check_loaded(run), headline(scored(run, own_only=True))) for run in loaded
+    ]
     if as_json:
         print(json.dumps(plain(_document(compared, notes)), indent=2, allow_nan=False))
     elif as_csv:
@@ -69,11 +80,12 @@ def render(
 def markdown(compared: Sequence[Compared], notes: Sequence[str]) -> str:
     """The table for a pull request, with its notes and verdicts."""
     headers, rows = _rows(compared)
-    titles = [*headers, *(" ".join(column.header.split()) for column in COLUMNS)]
-    lines = [f"| {' | '.join(titles)} |", "|" + " --- |" * len(headers) + " ---: |" * len(COLUMNS)]
+    columns = columns_of(rows)
+    titles = [*headers, *(" ".join(column.header.split()) for column in columns)]
+    lines = [f"| {' | '.join(titles)} |", "|" + " --- |" * len(headers) + " ---: |" * len(columns)]
     for each in rows:
         labels = [printable(label).replace("|", r"\|") for label in each.labels]
-        lines.append(f"| {' | '.join([*labels, *(column.wide(each.row) for column in COLUMNS)])} |")
+        lines.append(f"| {' | '.join([*labels, *(column.wide(each) for column in columns)])} |")
     lines.append("")
     for each_run in compared:
         lines += [f"- {line}" for line in _verdict(each_run, several=len(compared) > 1)]
@@ -113,7 +125,9 @@ def _rows(compared: Sequence[Compared]) -> tuple[list[str], list[Labelled]]:
     headers = [*(["run"] if several else []), *(["task"] if tasks else []), "cell"]
     rows = [
         Labelled(
-            labels=(*([each.run.name] if several else []), *([row.task] if tasks else []), row.cell.label), row=row
+            labels=(*([each.run.name] if several else []), *([row.task] if tasks else []), row.cell.label),
+            row=row,
+            headline=each.headline(row),
         )
         for each in compared
         for row in each.rows
@@ -127,7 +141,7 @@ def _verdict(each: Compared, *, several: bool) -> list[str]:
     if not any(row.cell.arm == "vericache" for row in each.rows):
         return [f"{named}no VeriCache cell: nothing to say about losslessness"]
     outcome = "" if each.check.outcome == "PASS" else f"{each.check.outcome}: "
-    return [f"{named}{outcome}{headline(each.check)}", *reasons(each.check), *remarks(each.check)]
+    return [f"{named}{outcome}{verdict_line(each.check)}", *reasons(each.check), *remarks(each.check)]
 
 
 def _problems(compared: Sequence[Compared]) -> list[str]:
@@ -158,7 +172,11 @@ def _document(compared: Sequence[Compared], notes: Sequence[str]) -> dict[str, A
                 "complete": each.run.complete,
                 "dropped": each.run.dropped,
                 "model": each.run.provenance.get("model"),
-                "cells": [row.as_dict() for row in each.rows],
+                "cells": [
+                    row.as_dict()
+                    | {"headline": {name: figure_dict(found) for name, found in each.headline(row).items()}}
+                    for row in each.rows
+                ],
                 "lossless": as_dict(each.check),
             }
             for each in compared
@@ -167,8 +185,18 @@ def _document(compared: Sequence[Compared], notes: Sequence[str]) -> dict[str, A
 
 
 def _write_csv(compared: Sequence[Compared]) -> None:
-    rows = [plain(flat(each.run.name, row)) for each in compared for row in each.rows]
+    names = dict.fromkeys(name for each in compared for found in each.headlines.values() for name in found)
+    rows = [
+        plain(flat(each.run.name, row) | {name: _headline_value(each, row, name) for name in names})
+        for each in compared
+        for row in each.rows
+    ]
     if rows:
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _headline_value(each: Compared, row: CellSummary, name: str) -> float | None:
+    found = each.headline(row).get(name)
+    return found.estimate.value if found is not None and found.estimate is not None else None

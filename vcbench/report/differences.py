@@ -39,6 +39,21 @@ def differences(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
+def exclusions(runs: Sequence[Run]) -> list[str]:
+    """Rows of each task's data that could not be asked, counted, with the first reason."""
+    notes = []
+    for run in runs:
+        named = f"{run.name}: " if len(runs) > 1 else ""
+        for task, listed in (run.provenance.get("excluded") or {}).items():
+            if listed:
+                asked = sum(name == task for name, _ in run.prompts)
+                first = f"{listed[0].get('id')}: {listed[0].get('reason')}"
+                notes.append(
+                    f"{named}{len(listed)} of {len(listed) + asked} rows of {task} excluded; the first: {first}"
+                )
+    return notes
+
+
 def _caution(subject: str) -> str:
     cautions = {"hardware": "compare speed-ups, not tokens/s", "model": "each row is against its own run's full KV"}
     return f"; {cautions[subject]}" if subject in cautions else ""

@@ -10,18 +10,19 @@ SIGNS = "_.:-=+*#%@"
 UNKNOWN = "?"
 
 
-def sparkline(values: Sequence[float | None], *, width: int, ascii_only: bool = False) -> str:
-    """The values scaled to the largest of them; more than `width` of them are taken together by their largest.
+def sparkline(values: Sequence[float | None], *, width: int, ascii_only: bool = False, top: float | None = None) -> str:
+    """The values scaled to the largest of them, or to `top`.
 
-    The lowest bar is kept for zero; what is unknown shows as `?`, and so does a group with an unknown value.
+    More than `width` of them are taken together by their largest. The lowest bar is kept for zero; what is unknown
+    shows as `?`, and so does a group with an unknown value.
     """
     size = max(1, math.ceil(len(values) / width))
     groups = [values[start : start + size] for start in range(0, len(values), size)]
     peaks = [
         None if any(value is None for value in group) else max(v for v in group if v is not None) for group in groups
     ]
-    top = max((peak for peak in peaks if peak is not None), default=0.0)
-    return "".join(UNKNOWN if peak is None else _bar(peak / top if top > 0 else 0.0, ascii_only) for peak in peaks)
+    most = max((peak for peak in peaks if peak is not None), default=0.0) if top is None else top
+    return "".join(UNKNOWN if peak is None else _bar(peak / most if most > 0 else 0.0, ascii_only) for peak in peaks)
 
 
 def rounds_bar(accepted: Sequence[int], drafted: Sequence[int], *, ascii_only: bool = False) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
@@ -11,27 +10,19 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from vcbench.metrics.summary import CellSummary
 from vcbench.records.printable import printable
-from vcbench.report.columns import COLUMNS, Column
+from vcbench.report.columns import COLUMNS, Column, Labelled, headline_columns
 
 STYLES = {"full": "cyan", "lossy": "yellow", "vericache": "green"}
 """Colour of a cell's label by arm; the label names the arm too."""
 UNBOUNDED = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Labelled:
-    """A row with the words before its figures."""
-
-    labels: tuple[str, ...]
-    row: CellSummary
-
-
 def build_table(headers: Sequence[str], rows: Sequence[Labelled], console: Console) -> tuple[Table, list[str]]:
     """The table, and the headers of the columns that had to be left out."""
-    shown = list(COLUMNS)
-    wide = [column for column in shown if any(column.wide(each.row) != column.narrow(each.row) for each in rows)]
+    every = columns_of(rows)
+    shown = list(every)
+    wide = [column for column in shown if any(column.wide(each) != column.narrow(each) for each in rows)]
     table = _table(headers, rows, shown, wide)
     while _width(table, console) > console.width:
         # Those of rank 0 stay, whatever the width.
@@ -41,7 +32,13 @@ def build_table(headers: Sequence[str], rows: Sequence[Labelled], console: Conso
         last = max(removable, key=lambda column: column.rank)
         (wide if wide else shown).remove(last)
         table = _table(headers, rows, shown, wide)
-    return table, [" ".join(column.header.split()) for column in COLUMNS if column not in shown]
+    return table, [" ".join(column.header.split()) for column in every if column not in shown]
+
+
+def columns_of(rows: Sequence[Labelled]) -> list[Column]:
+    """The columns that every run has, and those of its tasks' headline metrics after the first."""
+    first, *others = COLUMNS
+    return [first, *headline_columns(rows), *others]
 
 
 def _table(
@@ -54,7 +51,7 @@ def _table(
         table.add_column(column.header, justify="right", no_wrap=True, vertical="bottom")
     for each in rows:
         labels = [Text(printable(label), style=STYLES.get(each.row.cell.arm, "")) for label in each.labels]
-        figures = [column.wide(each.row) if column in wide else column.narrow(each.row) for column in shown]
+        figures = [column.wide(each) if column in wide else column.narrow(each) for column in shown]
         table.add_row(*labels, *figures)
     return table
 

@@ -52,11 +52,6 @@ def groups(run: Run, task: str) -> dict[str, str]:
     }
 
 
-def asked(run: Run, cell: CellInfo, task: str) -> list[str]:
-    """The requests that the cell was asked."""
-    return [request for prompt_task, request in run.prompts if prompt_task == task]
-
-
 def key_of(prompt: PromptLine, key: str) -> str | None:
     """The prompt's `meta[key]` as a heading; None where it has none. A dotted key reaches into mappings."""
     value: Any = prompt.meta

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from vcbench.errors import RecordError
 from vcbench.records.files import explained, json_bytes, read_json, replace_file
 from vcbench.records.reader import Run, load_run
-from vcbench.scoring.answers import answered, asked, groups
+from vcbench.scoring.answers import answered, groups
+from vcbench.scoring.curves import curves_of
 from vcbench.scoring.identity import identity_of, package_versions
 from vcbench.scoring.scores import Figure, Scores, Section, TaskScores, score_task, sources_of
 from vcbench.scoring.texts import common_sources
@@ -21,20 +22,20 @@ SCORES = "scores.json"
 SCHEMA_VERSION = 1
 
 
-def score_run(run: Run, *, tasks: Sequence[str] | None = None) -> Scores:
-    """Every metric of every answer, computed anew."""
-    wanted, common = run.tasks if tasks is None else tasks, common_sources()
+def score_run(run: Run, *, own_only: bool = False) -> Scores:
+    """Every metric of every answer, computed anew; `own_only`: those that the tasks themselves bring alone."""
+    common = [] if own_only else common_sources()
     return Scores(
         run=run.name,
         records_sha256=run.sha256,
         code_sha256=identity_of(run),
-        tasks=[score_task(run, task, [*sources_of(run, task), *common]) for task in wanted],
+        tasks=[score_task(run, task, [*sources_of(run, task), *common]) for task in run.tasks],
     )
 
 
-def scored(run: Run) -> Scores:
+def scored(run: Run, *, own_only: bool = False) -> Scores:
     """The scores in the run's directory if they are of these records and this code, else computed anew."""
-    return read_scores(run) or score_run(run)
+    return read_scores(run) or score_run(run, own_only=own_only)
 
 
 def score_directory(path: Path) -> Scores:
@@ -49,7 +50,7 @@ def write_scores(run: Run, scores: Scores) -> Path:
     """Writes `scores.json` whole. Raises RecordError where the directory cannot be written."""
     path = run.path / SCORES
     with explained(path, "write"):
-        replace_file(path, json_bytes(as_dict(scores)))
+        replace_file(path, json_bytes(as_dict(run, scores)))
     return path
 
 
@@ -73,8 +74,8 @@ def read_scores(run: Run) -> Scores | None:
         return None
 
 
-def as_dict(scores: Scores) -> dict[str, Any]:
-    """Plain data: figures and the values of every request."""
+def as_dict(run: Run, scores: Scores) -> dict[str, Any]:
+    """Plain data: figures, the values of every request, and the curves by position."""
     return {
         "schema": SCHEMA_VERSION,
         "run": scores.run,
@@ -82,7 +83,21 @@ def as_dict(scores: Scores) -> dict[str, Any]:
         "code_sha256": scores.code_sha256,
         "versions": package_versions(),
         "errors": scores.errors(),
-        "tasks": {task.task: _task_dict(task) for task in scores.tasks},
+        "tasks": {task.task: _task_dict(run, task) for task in scores.tasks},
+    }
+
+
+def headline(scores: Scores) -> dict[tuple[str, str], dict[str, Figure]]:
+    """The headline metrics by task and cell id."""
+    return {
+        (task.task, cell.id): {
+            metric.name: task.figure(section, metric, cell)
+            for section in task.sections
+            for metric in section.metrics
+            if metric.headline
+        }
+        for task in scores.tasks
+        for cell in task.cells
     }
 
 
@@ -93,12 +108,13 @@ def figure_dict(figure: Figure) -> dict[str, Any]:
     return found
 
 
-def _task_dict(task: TaskScores) -> dict[str, Any]:
+def _task_dict(run: Run, task: TaskScores) -> dict[str, Any]:
     return {
         "excluded": list(task.excluded),
         "groups": dict(task.groups),
         "failed": dict(task.failed),
         "cells": {cell.id: {"label": cell.label, "arm": cell.arm} for cell in task.cells},
+        "curves": {cell.id: asdict(curves_of(run, cell, task.task)) for cell in task.cells if cell.arm != "full"},
         "sections": [
             {
                 "source": section.source,
@@ -127,7 +143,7 @@ def _task_dict(task: TaskScores) -> dict[str, Any]:
 
 def _task(run: Run, name: str, entry: Mapping[str, Any]) -> TaskScores:
     cells = tuple(cell for cell in run.cells if cell.answers(name))
-    wanted = {cell.id: asked(run, cell, name) for cell in cells}
+    wanted = {cell.id: run.asked(cell, name) for cell in cells}
     return TaskScores(
         task=name,
         cells=cells,

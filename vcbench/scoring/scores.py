@@ -9,7 +9,7 @@ from typing import Any
 from vcbench.errors import UsageError
 from vcbench.metrics.interval import Estimate, ratio, share
 from vcbench.records.reader import CellInfo, Run
-from vcbench.scoring.answers import answered, asked, groups, key_of
+from vcbench.scoring.answers import answered, groups, key_of
 from vcbench.scoring.paired import Difference, difference
 from vcbench.scoring.resolved import ResolvedSource
 from vcbench.scoring.sources import Outcomes, Source, TaskSource
@@ -125,7 +125,7 @@ def estimate(metric: Metric, found: Mapping[str, Pair]) -> Estimate | None:
 def score_task(run: Run, task: str, sources: Sequence[Source]) -> TaskScores:
     """The outcomes of all sources for every cell of a task."""
     cells = tuple(cell for cell in run.cells if cell.answers(task))
-    wanted = {cell.id: asked(run, cell, task) for cell in cells}
+    wanted = {cell.id: run.asked(cell, task) for cell in cells}
     listed = (run.provenance.get("excluded") or {}).get(task) or ()
     return TaskScores(
         task=task,

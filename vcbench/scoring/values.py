@@ -53,7 +53,7 @@ def samples(
     A metric of answers is summed over its group. A share of groups is true where all its answers are, without those it
     does not apply to; a group with a failed or missing answer has no value.
     """
-    if getattr(metric, "of", "answer") == "group":
+    if metric.of == "group":
         return _whole_groups(outcomes, groups, asked)
     found: dict[str, Pair] = {}
     for request, value in outcomes.items():
