@@ -13,8 +13,13 @@ from vcbench.tasks.tool_calls.base import CallError, Parsed, Signatures, ToolCal
 from vcbench.tasks.tool_calls.hermes import CLOSE, OPEN, resume
 
 FUNCTION = re.compile(r"<function=([^<>\n]+)>")
-# A parameter ends with its own tag; models leave that out now and then, so the next tag ends it too.
-PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|(?=</function>))", re.DOTALL)
+# A parameter ends with its own tag; models leave that out now and then, so the next tag ends it too. No other call may
+# begin inside, or a broken call would swallow the next one.
+PARAMETER = re.compile(
+    r"\s*<parameter=([^<>\n]+)>((?:(?!<parameter=|<function=|<tool_call>).)*?)"
+    r"(?:</parameter>|(?=<parameter=)|(?=</function>))",
+    re.DOTALL,
+)
 END = re.compile(r"\s*</function>")
 NUMBERS = ("number", "integer", "float", "double", "int")
 COLLECTIONS = ("array", "object", "list", "tuple", "dict", "map")
