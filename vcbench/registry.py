@@ -10,7 +10,7 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from vcbench.errors import UsageError
@@ -72,5 +72,17 @@ def _load(kind: str) -> None:
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{KINDS[kind]}.{module.name}")
     for entry_point in entry_points(group=KINDS[kind]):
-        entry_point.load()
+        _load_plugin(kind, entry_point)
     _loaded.add(kind)
+
+
+def _load_plugin(kind: str, entry_point: EntryPoint) -> None:
+    """Imports a third-party entry. Raises UsageError if that fails or does not register what it promises."""
+    package = entry_point.dist.name if entry_point.dist is not None else entry_point.value
+    remedy = f"fix the package {package}, or uninstall it"
+    try:
+        entry_point.load()
+    except Exception as error:
+        raise UsageError(f"{kind} {entry_point.name!r} cannot be loaded: {error!r}; {remedy}") from error
+    if (kind, entry_point.name) not in _entries:
+        raise UsageError(f"{entry_point.value} registers no {kind} named {entry_point.name!r}; {remedy}")
