@@ -238,7 +238,7 @@ def kernels(device: str) -> dict[str, str]:
     found = {name: _version(name) for name in ("torch", "numba", "llvmlite")}
     if device == "cuda":
         name = torch.cuda.get_device_name() if torch.cuda.is_available() else UNKNOWN
-        return {**found, "gpu": name, "cuda": str(torch.version.cuda)}
+        return {**found, "triton": _version("triton"), "gpu": name, "cuda": str(torch.version.cuda)}
     import llvmlite.binding
 
     return {**found, "cpu": torch.backends.cpu.get_cpu_capability(), "core": llvmlite.binding.get_host_cpu_name()}
