@@ -19,15 +19,16 @@ NAMES = ("id", "custom_id", "request_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
-    """What a line asks, in one of three forms. `response`: None where the log has none.
+    """What a line asks, in one of three forms, and what was answered.
 
-    A response of text is that text; one with tool calls is {content, tool_calls: [{name, arguments}]}; a `target` is
-    taken as it stands. `others`: all that is neither, such as `max_tokens`, which vcbench records and does not apply.
+    functions: what `tools` offers. response: a text; {content, tool_calls: [{name, arguments}]} where functions were
+    called; a `target` as it stands; None where the log has none. others: all else, such as `max_tokens`, which is
+    recorded and not applied: the run's configuration decides.
     """
 
     source: Source
     value: Any
-    tools: list[Mapping[str, Any]]
+    functions: list[Mapping[str, Any]]
     response: Any = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
@@ -48,7 +49,7 @@ def read_request(row: Row) -> RecordedRequest:
     return RecordedRequest(
         source=source,
         value=value,
-        tools=_tools(body),
+        functions=_functions(body),
         response=_response(row, last),
         others=_others(row, body),
     )
@@ -83,7 +84,7 @@ def _source(body: Row) -> tuple[Source, Any]:
     elif name == "prompt_ids" and not whole_numbers:
         body.refuse("field `prompt_ids` must be a list of whole numbers")
     elif name == "messages":
-        value = body.messages(name)
+        value = [_with_parsed_calls(body, number, message) for number, message in enumerate(body.messages(name))]
     if not value:
         body.refuse(f"field `{given[0]}` is empty; an empty prompt has no answer")
     return name, value
@@ -94,13 +95,20 @@ def _hint(body: Row) -> str:
     return suggest(others[0], list(SOURCES)) if others else "the line has no other field"
 
 
-def _tools(body: Row) -> list[Mapping[str, Any]]:
+def _functions(body: Row) -> list[Mapping[str, Any]]:
     tools = body.values.get("tools") or []
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+    if not isinstance(tools, list):
         body.refuse("field `tools` must be a list of objects")
     if body.values.get("functions"):
         body.refuse('field `functions` is the old form; write `tools` of {"type": "function", "function": ...}')
-    return tools
+    return [_function(body, f"tools[{number}]", tool) for number, tool in enumerate(tools)]
+
+
+def _function(body: Row, name: str, tool: Any) -> Mapping[str, Any]:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        body.refuse(f"field `{name}` must be an object with a `function` that has a `name`; other tools are not known")
+    return function
 
 
 def _others(row: Row, body: Row) -> dict[str, Any]:
@@ -136,12 +144,12 @@ def _completion(row: Row, value: Any) -> Any:
     if isinstance(value, dict) and value.get("error"):
         return None
     choices = value.get("choices") if isinstance(value, dict) else None
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    if isinstance(choice, dict) and isinstance(choice.get("message"), dict):
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    if isinstance(choice.get("message"), dict):
         return _message(row, "response.choices[0].message", choice["message"])
-    if isinstance(choice, dict) and isinstance(choice.get("text"), str):
-        return choice["text"]
-    return row.refuse("field `response` must be a text or a completion with `choices`")
+    if not isinstance(choice.get("text"), str):
+        row.refuse("field `response` must be a text or a completion with `choices`")
+    return choice["text"]
 
 
 def _message(row: Row, name: str, message: Mapping[str, Any]) -> Any:
@@ -154,7 +162,21 @@ def _message(row: Row, name: str, message: Mapping[str, Any]) -> Any:
     return {"content": content or "", "tool_calls": calls} if calls else content
 
 
+def _with_parsed_calls(body: Row, number: int, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with the arguments of its calls as objects; interfaces carry them as text."""
+    if not message.get("tool_calls"):
+        return message
+    name = f"messages[{number}].tool_calls"
+    if not isinstance(message["tool_calls"], list):
+        body.refuse(f"field `{name}` must be a list")
+    calls = [
+        {**call, "function": _call(body, f"{name}[{index}]", call)} for index, call in enumerate(message["tool_calls"])
+    ]
+    return {**message, "tool_calls": calls}
+
+
 def _call(row: Row, name: str, call: Any) -> dict[str, Any]:
+    """The name and the arguments of a call."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         row.refuse(f"field `{name}` must be an object with a `function` that has a `name`")
@@ -164,4 +186,6 @@ def _call(row: Row, name: str, call: Any) -> dict[str, Any]:
             arguments = json.loads(arguments)
         except ValueError as error:
             row.refuse(f"field `{name}.function.arguments` is not JSON ({error})")
+    if not isinstance(arguments, dict):
+        row.refuse(f"field `{name}.function.arguments` must be an object")
     return {"name": function["name"], "arguments": arguments}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vcbench.errors import VcbenchError
+from vcbench.metrics.alignment import common_subsequence
 from vcbench.registry import register
 from vcbench.tasks.base import (
     Answer,
@@ -25,6 +25,10 @@ from vcbench.tasks.base import (
 from vcbench.tasks.recorded_requests import NAMES, RecordedRequest, read_request
 from vcbench.tasks.rows import Row, identified
 from vcbench.tasks.source import SAMPLE, rows_of
+from vcbench.tasks.tool_calls.base import Signature
+from vcbench.tasks.tool_calls.chat import Wanted, dialect_of, wrapped
+from vcbench.tasks.tool_calls.conversation import instructed, renumbered
+from vcbench.tasks.tool_calls.formats import parse
 
 SAMPLE_FILE = "trace.jsonl"
 
@@ -37,6 +41,10 @@ class Options(TaskOptions):
     format: Literal["chat", "raw"] = field(
         default="chat",
         metadata={"doc": "`chat` makes a `prompt` the user's turn of the chat template; `raw` adds no token at all."},
+    )
+    tool_call_format: Wanted = field(
+        default="auto",
+        metadata={"doc": "How the model writes calls; `auto` is the form of its chat template, hermes without one."},
     )
     max_context_tokens: int | None = field(
         default=None, metadata={"doc": "Leave out prompts longer than this; they are counted.", "minimum": 1}
@@ -53,10 +61,11 @@ class TraceTask(Task):
         Metric(name="same_response", summary="exactly the recorded response, white space at its ends aside"),
         Metric(
             name="response_similarity",
-            summary="words in common runs with the recorded response, twice over the words of both",
+            summary="longest common subsequence of words with the recorded response, as F1",
             kind="mean",
             headline=True,
         ),
+        Metric(name="same_calls", summary="exactly the recorded calls of functions, in any order"),
         Metric(name="same_as_full", summary="exactly the text of full KV"),
     )
 
@@ -79,25 +88,42 @@ class TraceTask(Task):
         return checked(made, task="trace")
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
-        """Agreement with the recorded response, where there is one of text, and with full KV."""
-        recorded = question.target if isinstance(question.target, str) else None
+        """Agreement with the recorded response, where there is one, and with full KV."""
+        target = question.target
+        recorded = target if isinstance(target, str) else None
         return {
             "same_response": None if recorded is None else answer.text.strip() == recorded.strip(),
             "response_similarity": None if recorded is None else similarity(answer.text, recorded),
+            "same_calls": _same_calls(question, answer)
+            if isinstance(target, dict) and "tool_calls" in target
+            else None,
             "same_as_full": None if reference is None else answer.text == reference.text,
         }
 
 
-def similarity(text: str, other: str) -> float:
-    """0 to 1: words in runs that both texts have in the same order, twice over the words of both; 1 if both have none.
+def _same_calls(question: Question, answer: Answer) -> bool | None:
+    """Names and arguments; None where no calls are recorded, or no functions were offered."""
+    target, about = question.target, question.meta.get("functions")
+    if about is None or not isinstance(target, dict) or "tool_calls" not in target:
+        return None
+    signatures = {name: Signature.load(values) for name, values in about["signatures"].items()}
+    left = [call.as_dict() for call in parse(answer.text, about["format"], signatures).calls]
+    for call in target["tool_calls"]:
+        if call not in left:
+            return False
+        left.remove(call)
+    return not left
 
-    The runs are found as in Ratcliff and Obershelp's pattern matching, the longest first.
-    """
-    return difflib.SequenceMatcher(None, text.split(), other.split(), autojunk=False).ratio()
+
+def similarity(text: str, other: str) -> float:
+    """0 to 1: the longest common subsequence of words, twice over the words of both; 1 if both have none."""
+    ours, theirs = text.split(), other.split()
+    total = len(ours) + len(theirs)
+    return 2 * common_subsequence(ours, theirs) / total if total else 1.0
 
 
 def _prompt(row: Row, name: str, request: RecordedRequest, tokenizer: PromptTokenizer, options: Options) -> Prompt:
-    ids = _ids(row, request, tokenizer, options)
+    ids, about = _ids(row, request, tokenizer, options)
     _check_ids(row, request.source, ids, getattr(tokenizer, "vocab_size", None))
     synthetic = {} if options.path else {"synthetic": True, "source": SAMPLE}
     return Prompt(
@@ -105,22 +131,40 @@ def _prompt(row: Row, name: str, request: RecordedRequest, tokenizer: PromptToke
         ids=tuple(ids),
         document_sha256=hashlib.sha256(row.data).hexdigest(),
         target=request.response,
-        meta={**request.others, **synthetic, "line": row.number},
+        meta={**request.others, **about, **synthetic, "line": row.number},
     )
 
 
-def _ids(row: Row, request: RecordedRequest, tokenizer: PromptTokenizer, options: Options) -> Sequence[int]:
+def _ids(
+    row: Row, request: RecordedRequest, tokenizer: PromptTokenizer, options: Options
+) -> tuple[Sequence[int], dict[str, Any]]:
+    """The token ids, and for a request with functions how they were given."""
     value: Any = request.value
     if request.source == "prompt_ids":
-        ids: Sequence[int] = value
-        return ids
+        return value, {}
     if request.source == "prompt" and options.format == "raw":
-        return tokenizer.encode(value)
+        return tokenizer.encode(value), {}
     messages = value if request.source == "messages" else [{"role": "user", "content": value}]
     try:
-        return tokenizer.chat(messages, tools=request.tools)
+        if not request.functions and all(message["role"] != "tool" for message in messages):
+            return tokenizer.chat(messages), {}
+        return _ids_with_functions(messages, request.functions, tokenizer, options.tool_call_format)
     except (VcbenchError, ValueError) as error:
         row.refuse(f"field `{request.source}` does not fit the model's chat template: {error}")
+
+
+def _ids_with_functions(
+    messages: Sequence[Mapping[str, Any]],
+    functions: Sequence[Mapping[str, Any]],
+    tokenizer: PromptTokenizer,
+    wanted: Wanted,
+) -> tuple[Sequence[int], dict[str, Any]]:
+    dialect = dialect_of(tokenizer, wanted)
+    signatures = {str(f["name"]): Signature.of(f.get("parameters") or {}).as_dict() for f in functions}
+    about = {"functions": {**dialect.as_meta(), "signatures": signatures}}
+    if dialect.template:
+        return tokenizer.chat(renumbered(messages), tools=wrapped(functions)), about
+    return tokenizer.chat(instructed(messages, functions, dialect)), about
 
 
 def _check_ids(row: Row, source: str, ids: Sequence[int], vocab_size: int | None) -> None:

@@ -1,0 +1,76 @@
+"""Recorded conversations with functions, as a model is given them: see `Dialect` for the two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from vcbench.tasks.tool_calls.base import ToolCall, written
+from vcbench.tasks.tool_calls.chat import INSTRUCTION, Dialect
+from vcbench.tasks.tool_calls.formats import FORMATS
+
+Message = Mapping[str, Any]
+
+
+def renumbered(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages for a chat template: calls with ids that all templates take, and a content, empty if it must be.
+
+    Servers give ids of their own; Mistral's template takes nine letters and digits only.
+    """
+    numbers: dict[Any, int] = {}
+
+    def renamed(key: Any) -> str:
+        return f"call{numbers.setdefault(key, len(numbers)):05d}"
+
+    made = []
+    for message in messages:
+        copy = dict(message)
+        if copy.get("tool_calls"):
+            copy["tool_calls"] = [{**call, "id": renamed(call.get("id"))} for call in copy["tool_calls"]]
+            copy["content"] = copy.get("content") or ""
+        if "tool_call_id" in copy:
+            copy["tool_call_id"] = renamed(copy["tool_call_id"])
+        made.append(copy)
+    return made
+
+
+def instructed(
+    messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], dialect: Dialect
+) -> list[dict[str, Any]]:
+    """The messages for a template without functions: those stand before the first request, calls and results as text.
+
+    Calls in the messages are those of OpenAI's interface, with arguments as objects.
+    """
+    made = list(_written(messages, dialect))
+    first = next((number for number, message in enumerate(made) if message["role"] == "user"), None)
+    if functions and first is not None:
+        made[first]["content"] = INSTRUCTION.format(
+            functions="\n".join(map(written, functions)),
+            example=FORMATS[dialect.format].write([ToolCall("function_name", {"parameter": "value"})]),
+            request=made[first]["content"],
+        )
+    return made
+
+
+def _written(messages: Sequence[Message], dialect: Dialect) -> Iterator[dict[str, Any]]:
+    """Results of one turn's calls come back together, as the user's turn."""
+    for role, turn in groupby(messages, key=lambda message: message["role"]):
+        if role == "tool":
+            results = (f"<tool_response>\n{_text(message)}\n</tool_response>" for message in turn)
+            yield {"role": "user", "content": "\n".join(results)}
+            continue
+        for message in turn:
+            calls = [ToolCall.of(call["function"]) for call in message.get("tool_calls") or []]
+            text = _text(message)
+            if calls:
+                said = f"{text}\n\n" if text else ""
+                text = said + FORMATS[dialect.format].write(calls)
+            yield {"role": role, "content": text}
+
+
+def _text(message: Message) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part if isinstance(part, str) else str(part["text"]) for part in content)
