@@ -290,22 +290,22 @@ def scored(target: object, text: str, reference: str | None = None, **meta: obje
 
 def test_agreement_with_the_recorded_response() -> None:
     assert scored("one two three four", " one two three four\n") == {
-        "same_response": True,
+        "exact_response": True,
         "response_similarity": 1.0,
-        "same_calls": None,
+        "exact_calls": None,
         "same_as_full": None,
     }
     assert scored("one two three four", "one two four three")["response_similarity"] == pytest.approx(0.75)
     assert scored("one two three four", "one two")["response_similarity"] == pytest.approx(2 / 3)
     assert scored("one", "two")["response_similarity"] == 0.0
-    assert scored("one", "one!")["same_response"] is False
+    assert scored("one", "one!")["exact_response"] is False
     assert (
         scored(None, "x")
         == scored([1], "x")
         == {
-            "same_response": None,
+            "exact_response": None,
             "response_similarity": None,
-            "same_calls": None,
+            "exact_calls": None,
             "same_as_full": None,
         }
     )
@@ -319,7 +319,7 @@ def test_recorded_calls() -> None:
 
     def same(*given: object) -> object:
         text = "".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in given)
-        return scored(target, text, functions=functions)["same_calls"]
+        return scored(target, text, functions=functions)["exact_calls"]
 
     assert same(*calls) is True
     assert same(*reversed(calls)) is True
@@ -328,8 +328,8 @@ def test_recorded_calls() -> None:
     assert same(*calls, calls[0]) is False
     assert same(calls[0], {"name": "find", "arguments": {"x": 3}}) is False
     assert same() is False
-    assert scored(target, "")["same_calls"] is None, "no functions were offered"
-    assert scored(target, "", functions=functions)["same_response"] is None
+    assert scored(target, "")["exact_calls"] is None, "no functions were offered"
+    assert scored(target, "", functions=functions)["exact_response"] is None
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.lists(st.sampled_from("abc"), max_size=12))
@@ -353,7 +353,7 @@ def test_the_sample(path: Path) -> None:
             assert target not in tokenizer.decode(prompt.ids)
         if isinstance(target, dict):
             written = "".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in target["tool_calls"])
-            assert scored(target, written, **meta)["same_calls"] is True
+            assert scored(target, written, **meta)["exact_calls"] is True
 
 
 def test_the_older_name() -> None:

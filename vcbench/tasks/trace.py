@@ -58,14 +58,14 @@ class TraceTask(Task):
     Options = Options
     summary = "your own prompts or traffic: JSONL of {prompt | messages | prompt_ids} or request bodies, and responses"
     metrics = (
-        Metric(name="same_response", summary="exactly the recorded response, white space at its ends aside"),
+        Metric(name="exact_response", summary="exactly the recorded response, white space at its ends aside"),
         Metric(
             name="response_similarity",
             summary="longest common subsequence of words with the recorded response, as F1",
             kind="mean",
             headline=True,
         ),
-        Metric(name="same_calls", summary="exactly the recorded calls of functions, in any order"),
+        Metric(name="exact_calls", summary="exactly the recorded calls of functions, in any order"),
         Metric(name="same_as_full", summary="exactly the text of full KV"),
     )
 
@@ -92,16 +92,16 @@ class TraceTask(Task):
         target = question.target
         recorded = target if isinstance(target, str) else None
         return {
-            "same_response": None if recorded is None else answer.text.strip() == recorded.strip(),
+            "exact_response": None if recorded is None else answer.text.strip() == recorded.strip(),
             "response_similarity": None if recorded is None else similarity(answer.text, recorded),
-            "same_calls": _same_calls(question, answer)
+            "exact_calls": _exact_calls(question, answer)
             if isinstance(target, dict) and "tool_calls" in target
             else None,
             "same_as_full": None if reference is None else answer.text == reference.text,
         }
 
 
-def _same_calls(question: Question, answer: Answer) -> bool | None:
+def _exact_calls(question: Question, answer: Answer) -> bool | None:
     """Names and arguments; None where no calls are recorded, or no functions were offered."""
     target, about = question.target, question.meta.get("functions")
     if about is None or not isinstance(target, dict) or "tool_calls" not in target:
@@ -163,7 +163,7 @@ def _ids_with_functions(
     signatures = {str(f["name"]): Signature.of(f.get("parameters") or {}).as_dict() for f in functions}
     about = {"functions": {**dialect.as_meta(), "signatures": signatures}}
     if dialect.template:
-        return tokenizer.chat(renumbered(messages), tools=wrapped(functions)), about
+        return tokenizer.chat(renumbered(messages, parallel=dialect.parallel), tools=wrapped(functions)), about
     return tokenizer.chat(instructed(messages, functions, dialect)), about
 
 

@@ -44,6 +44,27 @@ def test_ids_that_every_template_takes() -> None:
     assert MESSAGES[3]["tool_call_id"] == "call_abc", "the given messages stay as they are"
 
 
+def test_one_call_at_a_time() -> None:
+    made = renumbered(MESSAGES, parallel=False)
+    assert [message["role"] for message in made] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+        "user",
+        "assistant",
+        "tool",
+    ]
+    assert [message["content"] for message in made if message["role"] == "assistant"] == ["At once.", "", ""]
+    for place in (2, 4, 7):
+        (one,) = made[place]["tool_calls"]
+        assert made[place + 1]["tool_call_id"] == one["id"]
+    unanswered = renumbered(MESSAGES[:3], parallel=False)
+    assert [message["role"] for message in unanswered] == ["system", "user", "assistant", "assistant"]
+
+
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_without_functions_in_the_template(name: FormatName) -> None:
     made = instructed(MESSAGES, [FUNCTION], Dialect(format=name, template=False))

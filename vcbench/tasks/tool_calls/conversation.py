@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 
 from vcbench.tasks.tool_calls.base import ToolCall, written
@@ -13,10 +13,11 @@ from vcbench.tasks.tool_calls.formats import FORMATS
 Message = Mapping[str, Any]
 
 
-def renumbered(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def renumbered(messages: Sequence[Message], *, parallel: bool = True) -> list[dict[str, Any]]:
     """The messages for a chat template: calls with ids that all templates take, and a content, empty if it must be.
 
-    Servers give ids of their own; Mistral's template takes nine letters and digits only.
+    Servers give ids of their own; Mistral's template takes nine letters and digits only. Unless `parallel`, calls of one
+    turn are made one after the other, each followed by its result.
     """
     numbers: dict[Any, int] = {}
 
@@ -32,7 +33,26 @@ def renumbered(messages: Sequence[Message]) -> list[dict[str, Any]]:
         if "tool_call_id" in copy:
             copy["tool_call_id"] = renamed(copy["tool_call_id"])
         made.append(copy)
-    return made
+    return made if parallel else list(_one_by_one(made))
+
+
+def _one_by_one(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Each call in a turn of its own, with its result right after it; other results follow as they came."""
+    rest = list(messages)
+    while rest:
+        message = rest.pop(0)
+        calls = message.get("tool_calls") or []
+        if len(calls) < 2:
+            yield message
+            continue
+        results = list(takewhile(lambda other: other["role"] == "tool", rest))
+        del rest[: len(results)]
+        for number, call in enumerate(calls):
+            yield {**message, "content": "" if number else message["content"], "tool_calls": [call]}
+            own = [result for result in results if result.get("tool_call_id") == call["id"]]
+            yield from own
+            results = [result for result in results if result not in own]
+        yield from results
 
 
 def instructed(
