@@ -16,8 +16,8 @@ Message = Mapping[str, Any]
 def renumbered(messages: Sequence[Message], *, parallel: bool = True) -> list[dict[str, Any]]:
     """The messages for a chat template: calls with ids that all templates take, and a content, empty if it must be.
 
-    Servers give ids of their own; Mistral's template takes nine letters and digits only. Unless `parallel`, calls of one
-    turn are made one after the other, each followed by its result.
+    Servers give ids of their own; Mistral's template takes nine letters and digits only. Unless `parallel`, calls of
+    one turn are made one after the other, each followed by its result.
     """
     numbers: dict[Any, int] = {}
 
