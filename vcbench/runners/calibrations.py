@@ -9,7 +9,7 @@ from typing import Any
 from vcbench import registry
 from vcbench.calibration.base import Calibration, CalibrationNeed
 from vcbench.calibration.store import calibration_path, find_calibration, make_calibration, save_calibration
-from vcbench.calibration.text import sample
+from vcbench.calibration.text import Samples, sample
 from vcbench.config.options import build_options
 from vcbench.config.schema import MethodConfig, ModelConfig, RunConfig
 from vcbench.errors import CalibrationError, ConfigError, Problem, UsageError
@@ -62,26 +62,41 @@ def calibrate_model(
 
     Raises UsageError for a method without calibration, CalibrationError for unusable text, ModelError, OSError.
     """
-    from vcbench.engine.decoder import Decoder
+    from vcbench.models.tokenizer import Tokenizer
+
+    need = needed(MethodConfig(compressor=compressor, options=options))
+    if need is None:
+        raise UsageError(f"{compressor} under these options uses no calibration; nothing to do")
+    encode = Tokenizer.from_files(resolve_model(model)).encode
+    taken = sample(encode, text, samples or need.samples, sample_tokens or need.sample_tokens)
+    return fit_model(model, compressor, options, taken, output=output, progress=progress)
+
+
+def fit_model(
+    model: ModelConfig,
+    compressor: str,
+    options: Mapping[str, Any],
+    samples: Samples,
+    *,
+    output: Path | None = None,
+    progress: Progress = silent,
+) -> tuple[Calibration, Path]:
+    """`calibrate_model` on token ids."""
     from vcbench.models.instruction import InstructionWriter
     from vcbench.models.tokenizer import Tokenizer
     from vcbench.runners.plan import identify
     from vcbench.runners.setup import load
 
-    cls = registry.lookup("compressor", compressor)
-    chosen = build_options("compressor", compressor, options)
-    need: CalibrationNeed | None = cls.calibration_need(chosen)
-    if need is None:
-        raise UsageError(f"{compressor} under these options uses no calibration; nothing to do")
+    cls, chosen = registry.lookup("compressor", compressor), build_options("compressor", compressor, options)
+    need: CalibrationNeed = cls.calibration_need(chosen)
     files = resolve_model(model)
     reason = cls.unsupported(chosen, files.architecture)
     if reason:
         raise UsageError(f"compressor `{compressor}` cannot serve this model: {reason}")
-    tokenizer = Tokenizer.from_files(files)
-    taken = sample(tokenizer.encode, text, samples or need.samples, sample_tokens or need.sample_tokens)
     identity = identify(RunConfig(name="calibrate", model=model, tasks=(), cells=()))
-    decoder: Decoder = load(files, identity, "fast")[0]
-    fit = cls.calibrate(chosen, decoder, taken.ids, instruct=InstructionWriter(tokenizer), progress=progress)
+    decoder, _ = load(files, identity, "fast")
+    instruct = InstructionWriter(Tokenizer.from_files(files))
+    fit = cls.calibrate(chosen, decoder, samples.ids, instruct=instruct, progress=progress)
     facts = {
         "method": compressor,
         "version": need.version,
@@ -89,7 +104,7 @@ def calibrate_model(
         "model": files.id,
         "weights_sha256": files.weights_sha256,
         "dtype": identity.dtype,
-        "data": taken.data,
+        "data": samples.data,
         "measured": dict(fit.measured),
     }
     calibration = make_calibration(fit.tensors, facts)
