@@ -11,7 +11,7 @@ from vcbench.engine.cache import Joined, KVCache
 
 
 class BatchAttention:
-    """Writes a layer's keys and values into the caches and attends, in one kernel call where the caches can be joined."""
+    """Writes a layer's keys and values into the caches and attends, in one kernel call where caches can be joined."""
 
     def __init__(self, parts: Sequence[tuple[KVCache, int]]) -> None:
         """parts: each request's cache and number of rows; rows lie one request after the other."""

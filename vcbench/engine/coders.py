@@ -21,6 +21,9 @@ class Coder(ABC):
     scaled = True
     """Whether each group has a step of its own."""
 
+    float8_scale: float | None = None
+    """What 1 stands for where codes are e4m3 numbers."""
+
     @abstractmethod
     def encode(self, x: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
         """Codes (int32, x's shape), steps and minima (float16, without the last dimension) of groups x[..., group]."""
@@ -32,6 +35,14 @@ class Coder(ABC):
     def levels(self, kind: Kind) -> Tensor:
         """What each code stands for before it is scaled, float32; empty where the kernel computes it from the code."""
         return torch.empty(0)
+
+    def same_as(self, other: Coder) -> bool:
+        """Whether codes stand for the same in both."""
+        if type(self) is not type(other) or self.float8_scale != other.float8_scale:
+            return False
+        return torch.equal(self.levels("keys"), other.levels("keys")) and torch.equal(
+            self.levels("values"), other.levels("values")
+        )
 
     def tensors(self) -> list[Tensor]:
         """Every tensor held."""
@@ -69,7 +80,7 @@ class FP8Coder(Coder):
     scaled = False
 
     def __init__(self, scale: float, device: torch.device) -> None:
-        self.scale = scale
+        self.scale = self.float8_scale = scale
         every = torch.arange(256, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn).float()
         self._levels = (every * scale).nan_to_num(0.0)
 

@@ -21,6 +21,8 @@ from vcbench.engine.stores import KVShape
 Kind = Literal["keys", "values"]
 _NO_ORDER = torch.empty(0, dtype=torch.int32)
 _NO_ANGLES = torch.empty((0, 0))
+_FEW_ROWS = 256
+"""Up to so many rows, waking a second thread takes longer than the product."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,10 @@ class Frame:
     def turned(self, x: Tensor, kind: Kind) -> Tensor:
         """x: [..., D] as it is stored; queries are turned as keys."""
         return x
+
+    def same_as(self, other: Frame) -> bool:
+        """Whether entries are stored alike in both; False where that would have to be worked out."""
+        return self is other or type(self) is type(other) is Frame
 
     def turned_back(self, x: Tensor, kind: Kind) -> Tensor:
         """The inverse of `turned`; results of attention are turned back as values."""
@@ -174,7 +180,8 @@ def product(x: Tensor, blocked: Tensor) -> Tensor:
     out = torch.empty_like(rows)
     if x.device.type == "cpu":
         bias = torch.empty(0)
-        kernel.linear(rows.contiguous().numpy(), blocked.numpy(), bias.numpy(), out.numpy())
+        product = kernel.linear if len(rows) > _FEW_ROWS else kernel.linear_alone
+        product(rows.contiguous().numpy(), blocked.numpy(), bias.numpy(), out.numpy())
     else:
         matrix = blocked.transpose(1, 2).flatten(0, 1)[: rows.shape[1]]
         out = (rows[:, None] * matrix).sum(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vcbench.engine.cache import FullCache, KVCache
+from vcbench.engine.cache import FullCache, Joined, KVCache
+from vcbench.engine.code_batch import CodeBatch
 from vcbench.engine.coders import Coder, UniformCoder
 from vcbench.engine.exact_tokens import ExactTokens
 from vcbench.engine.frames import Frame
 from vcbench.engine.kernels import framed
 from vcbench.engine.kernels.attention import BLOCK
-from vcbench.engine.kernels.quantised import attend_quantised
 from vcbench.engine.kernels.simd import LANES
 from vcbench.engine.packing import BYTE, pack, unpack
 from vcbench.engine.stores import ExactStore, KVShape, PagedStore, TensorStore, attend_chunks, make_store
@@ -225,18 +226,64 @@ class QuantisedCache(KVCache):
         padded = torch.nn.functional.pad(codes.flatten(3), (0, self.width - v.shape[3]))
         self.v_codes.flatten(2, 3)[layers, :, start : start + n] = pack(padded, s.value_bits)
 
+    def tail_entry(self) -> int:
+        """The tail's entry that the next token becomes."""
+        return self.tokens - self.tail_start
+
+    def join(self, parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
+        alike = [(cache, rows) for cache, rows in parts if isinstance(cache, QuantisedCache) and cache._reads_as(self)]
+        if len(alike) < len(parts):
+            return None
+        for cache, rows in alike:
+            cache.tail.reserve(cache.tail_entry() + rows)
+        return CodeBatch(alike)
+
+    def _reads_as(self, other: QuantisedCache) -> bool:
+        """Whether one kernel call can read both caches; not where this one is more than codes and exact pages."""
+        alone = isinstance(self.tail, PagedStore) and self._codes_alone(0)
+        same = self.scheme == other.scheme and self.coder.same_as(other.coder) and self.frame.same_as(other.frame)
+        return alone and same
+
     def attend(self, layer: int, q: Tensor) -> Tensor:
+        joined = self.join([(self, q.shape[0])])
+        if joined is not None:
+            return joined.attend(layer, q)
         mixed = self._attend_turned(layer, self.frame.turned(q, "keys"))
         return self.frame.turned_back(mixed, "values")
 
     def _attend_turned(self, layer: int, q: Tensor) -> Tensor:
         if isinstance(self.tail, PagedStore):
             return self._attend_pages(self.tail, layer, q)
+        if on_gpu(self.shape.device) and self._codes_alone(layer):
+            return self._attend_on_gpu(layer, q)
         last = self.tokens + q.shape[0]
         return attend_chunks(
             q, self.shape, self.tokens + 1, -(-last // TensorStore.CHUNK),
             lambda index: self._chunk(layer, index * TensorStore.CHUNK, last), TensorStore.CHUNK, TensorStore.ROW_TILE,
         )  # fmt: skip
+
+    def _codes_alone(self, layer: int) -> bool:
+        """Whether a layer is codes and a tail, which have kernels of their own; all else is read in another way."""
+        return self.frame.decoding(layer, self.tokens).plain and not len(self.exact)
+
+    def _attend_on_gpu(self, layer: int, q: Tensor) -> Tensor:
+        from vcbench.engine.kernels.triton_quantised import Side, attend_codes
+
+        assert isinstance(self.tail, TensorStore)
+        s = self.scheme
+        keys = Side(
+            codes=self.k_codes[layer], steps=self.k_steps[layer], minima=self.k_minima[layer],
+            levels=self.coder.levels("keys"), bits=s.key_bits, group=s.key_group, symmetric=s.symmetric,
+            done=self.keys_done,
+        )  # fmt: skip
+        values = Side(
+            codes=self.v_codes[layer], steps=self.v_steps[layer], minima=self.v_minima[layer],
+            levels=self.coder.levels("values"), bits=s.value_bits, group=s.value_group, symmetric=s.symmetric,
+            done=self.values_done,
+        )  # fmt: skip
+        by_channel = s.key_axis == "channel"
+        tail = self.tail.entries(layer)
+        return attend_codes(q, keys, values, by_channel, tail, self.tail_start, self.tokens + 1)
 
     def _attend_pages(self, tail: PagedStore, layer: int, q: Tensor) -> Tensor:
         n, heads = q.shape[0], self.shape.n_kv_heads
@@ -245,16 +292,9 @@ class QuantisedCache(KVCache):
         pages = framed.Pages(tail.table(), self.tail_start // BLOCK, *tail.layout(layer))
         rows, result = q.contiguous().numpy(), out.numpy()
         decoding, sketch = self.frame.decoding(layer, self.tokens), self._sketch(layer)
-        if decoding.plain and not len(self.exact) and not sketch.matrix.size:
-            attend_quantised(
-                rows, keys.codes, keys.steps, keys.minima, values.codes, values.steps, values.minima,
-                keys.levels, values.levels, keys.by_channel, keys.symmetric, keys.bits, values.bits, keys.group,
-                values.group, keys.done, values.done, *pages, self.tokens + 1, self.width, result,
-            )  # fmt: skip
-        else:
-            form = framed.KeyForm(decoding.order.numpy(), decoding.together, decoding.cos.numpy(), decoding.sin.numpy())
-            exact = framed.ExactEntries(*(tensor.numpy() for tensor in self.exact.of_layer(layer)))
-            framed.attend_framed(rows, keys, values, form, sketch, exact, pages, self.tokens + 1, self.width, result)
+        form = framed.KeyForm(decoding.order.numpy(), decoding.together, decoding.cos.numpy(), decoding.sin.numpy())
+        exact = framed.ExactEntries(*(tensor.numpy() for tensor in self.exact.of_layer(layer)))
+        framed.attend_framed(rows, keys, values, form, sketch, exact, pages, self.tokens + 1, self.width, result)
         return out.view(n, self.shape.n_heads, self.shape.head_dim)
 
     def _sketch(self, layer: int) -> framed.Sketch:
@@ -349,6 +389,11 @@ class QuantisedCache(KVCache):
             "tables": sum(tensor.nbytes for tensor in [*self.coder.tensors(), *self.frame.tensors()]),
             "tail": self.tail.nbytes(),
         }
+
+
+def on_gpu(device: torch.device) -> bool:
+    """Whether the Triton form of the kernels is used; torch brings Triton along wherever it brings CUDA on Linux."""
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def grown(tensor: Tensor, rows: int) -> Tensor:

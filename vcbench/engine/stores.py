@@ -19,7 +19,6 @@ from torch import Tensor
 from vcbench.engine.kernels import attention, pages
 from vcbench.engine.kernels.simd import LANES
 
-
 Spans = NDArray[np.int64]
 
 
@@ -197,12 +196,12 @@ class PageRows:
 
 
 class PageBatch:
-    """A ragged batch over paged stores, ready to write and attend in any layer; rows lie one request after the other."""
+    """A ragged batch over paged stores, ready to write and attend in any layer; rows lie request after request."""
 
     def __init__(self, shape: KVShape, requests: Sequence[PageRows]) -> None:
         """All requests in one shape, and alike in whether their spans have layers."""
         self._shape, self._width = shape, -(-shape.head_dim // LANES) * LANES
-        self._head_bytes = self._width * attention.BLOCK * 4
+        self.head_bytes = self._width * attention.BLOCK * 4
         spans, row, page = [], 0, 0
         for request in requests:
             moved = request.spans.copy()
@@ -210,53 +209,56 @@ class PageBatch:
             moved[:, attention.TABLE] += page
             spans.append(moved)
             row, page = row + request.count, page + len(request.tables)
-        self._spans = spans[0] if len(spans) == 1 else np.concatenate(spans)
-        self._tables = np.concatenate([request.tables for request in requests])
-        self._layers: list[_Spans] | None = None
+        self.spans = np.concatenate(spans)
+        self.tables = np.concatenate([request.tables for request in requests])
         given = [request.layers for request in requests if request.layers is not None]
+        self._of_layer = [self.spans] * shape.n_layers
         if given:
             layers = np.concatenate(given)
-            self._layers = [_Spans(shape, self._spans[layers == layer]) for layer in range(shape.n_layers)]
-        else:
-            self._every = _Spans(shape, self._spans)
+            self._of_layer = [self.spans[layers == layer] for layer in range(shape.n_layers)]
+        self._whole_stores = not given
+        self._pieces: list[list[Spans]] = []
 
-    def _of_layer(self, layer: int) -> tuple[_Spans, int]:
-        """A layer's spans and its bytes from a page's first layer on."""
-        if self._layers is not None:
-            return self._layers[layer], 0
-        return self._every, 2 * layer * self._shape.n_kv_heads * self._head_bytes
+    def layer_bytes(self, layer: int) -> int:
+        """Bytes from a page's first layer to this one."""
+        return 2 * layer * self._shape.n_kv_heads * self.head_bytes if self._whole_stores else 0
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Stores k, v: [n, Hk, D], each row as the last entry that it sees."""
-        spans, shift = self._of_layer(layer)
-        pages.write_rows(_array(k), _array(v), spans.whole, self._tables, shift, self._head_bytes, self._width)
+        spans, shift = self._of_layer[layer], self.layer_bytes(layer)
+        pages.write_rows(_array(k), _array(v), spans, self.tables, shift, self.head_bytes, self._width)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of q: [n, H, D]; returns [n, H, D]."""
         heads = self._shape.n_kv_heads
         out = torch.empty((q.shape[0], heads, self._shape.n_heads // heads, self._shape.head_dim))
-        (spans, shift), rows, target = self._of_layer(layer), _array(q), out.numpy()
-        workers = numba.get_num_threads()
-        for group in spans.groups:
-            attention.attend_pages(workers, rows, group, self._tables, shift, self._head_bytes, self._width, target)
+        shift, rows, target, workers = self.layer_bytes(layer), _array(q), out.numpy(), numba.get_num_threads()
+        for spans in self._layer_pieces(layer):
+            attention.attend_pages(workers, rows, spans, self.tables, shift, self.head_bytes, self._width, target)
         return out.view(q.shape)
 
+    def _layer_pieces(self, layer: int) -> list[Spans]:
+        if not self._pieces:
+            if self._whole_stores:
+                self._pieces = [pieces_of(self._shape, self.spans)] * self._shape.n_layers
+            else:
+                self._pieces = [pieces_of(self._shape, spans) for spans in self._of_layer]
+        return self._pieces[layer]
 
-class _Spans:
-    """The spans of one layer: whole, and in pieces of `PIECE_TOKENS`, as many together as a kernel call takes."""
 
-    def __init__(self, shape: KVShape, spans: Spans) -> None:
-        self.whole = spans
-        pieces = spans if (spans[:, attention.TOKENS] <= PIECE_TOKENS).all() else _pieces(spans)
-        chunk = attention.BLOCK * attention.CHUNK_BLOCKS
-        chunks = -(-(pieces[:, attention.VISIBLE] + pieces[:, attention.TOKENS] - 1) // chunk)
-        rows = pieces[:, attention.TOKENS] * pieces[:, attention.HEADS] * (shape.n_heads // shape.n_kv_heads)
-        floats = np.cumsum(chunks * rows * shape.head_dim)
-        self.groups, start, taken = [], 0, 0
-        while start < len(pieces):
-            stop = max(start + 1, int(np.searchsorted(floats, taken + GROUP_FLOATS, side="right")))
-            self.groups.append(pieces[start:stop])
-            start, taken = stop, int(floats[stop - 1])
+def pieces_of(shape: KVShape, spans: Spans) -> list[Spans]:
+    """The spans of one layer in pieces of `PIECE_TOKENS`, as many together as one kernel call takes."""
+    pieces = spans if (spans[:, attention.TOKENS] <= PIECE_TOKENS).all() else _pieces(spans)
+    chunk = attention.BLOCK * attention.CHUNK_BLOCKS
+    chunks = -(-(pieces[:, attention.VISIBLE] + pieces[:, attention.TOKENS] - 1) // chunk)
+    rows = pieces[:, attention.TOKENS] * pieces[:, attention.HEADS] * (shape.n_heads // shape.n_kv_heads)
+    floats = np.cumsum(chunks * rows * shape.head_dim)
+    groups, start, taken = [], 0, 0
+    while start < len(pieces):
+        stop = max(start + 1, int(np.searchsorted(floats, taken + GROUP_FLOATS, side="right")))
+        groups.append(pieces[start:stop])
+        start, taken = stop, int(floats[stop - 1])
+    return groups
 
 
 def _pieces(spans: Spans) -> Spans:

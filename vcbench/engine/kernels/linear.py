@@ -30,20 +30,33 @@ def block_rows(x: Any, first: int, rows: int, weight: Any, acc: Any) -> None:
         )  # fmt: skip
 
 
+@numba.njit(nogil=True)
+def block_product(x: Any, weight: Any, bias: Any, block: int, out: Any) -> None:
+    """The outputs of one block of `linear`."""
+    n, outputs = out.shape
+    acc = np.empty((min(n, _ROWS), OUTPUTS), np.float32)
+    first_output = block * OUTPUTS
+    width = min(OUTPUTS, outputs - first_output)
+    for first in range(0, n, _ROWS):
+        rows = min(_ROWS, n - first)
+        for r in range(rows):
+            for j in range(OUTPUTS):
+                acc[r, j] = bias[first_output + j] if bias.size else np.float32(0)
+        block_rows(x, first, rows, weight[block], acc)
+        for r in range(rows):
+            for j in range(width):
+                out[first + r, first_output + j] = acc[r, j]
+
+
 @numba.njit(parallel=True, nogil=True, cache=True)
 def linear(x: Any, weight: Any, bias: Any, out: Any) -> None:
     """out = x @ W^T + bias. x: [n, K]; weight: [blocks, K, 64]; bias: [blocks * 64] or empty; out: [n, outputs]."""
-    n, outputs = out.shape
     for block in numba.prange(weight.shape[0]):
-        acc = np.empty((min(n, _ROWS), OUTPUTS), np.float32)
-        first_output = block * OUTPUTS
-        width = min(OUTPUTS, outputs - first_output)
-        for first in range(0, n, _ROWS):
-            rows = min(_ROWS, n - first)
-            for r in range(rows):
-                for j in range(OUTPUTS):
-                    acc[r, j] = bias[first_output + j] if bias.size else np.float32(0)
-            block_rows(x, first, rows, weight[block], acc)
-            for r in range(rows):
-                for j in range(width):
-                    out[first + r, first_output + j] = acc[r, j]
+        block_product(x, weight, bias, block, out)
+
+
+@numba.njit(nogil=True, cache=True)
+def linear_alone(x: Any, weight: Any, bias: Any, out: Any) -> None:
+    """`linear` in one thread, bit for bit."""
+    for block in range(weight.shape[0]):
+        block_product(x, weight, bias, block, out)

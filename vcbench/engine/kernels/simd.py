@@ -113,6 +113,12 @@ class TileEmitter:
             for target, value in zip(row_targets, row_sums, strict=True):
                 build.store(build.fadd(build.load(target, align=4), value), target, align=4)
 
+    def sweep_all(self) -> None:
+        """Every column."""
+        rest = self.sweep(ir.Constant(_I64, 0), STRIP // LANES)
+        if STRIP > LANES:
+            self.sweep(rest, 1)
+
     def sweep(self, start: Any, vectors: int) -> Any:
         """Strips of `vectors` from column `start` while they fit; returns the first column left over."""
         build = self.builder
@@ -145,10 +151,7 @@ def fma_tile(typing_context: Any, rows: Any, a: Any, lda: Any, b: Any, c: Any, l
     signature = types.void(rows, *[types.int64] * 7)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        emitter = TileEmitter(builder, count, args[1:])
-        rest = emitter.sweep(ir.Constant(_I64, 0), STRIP // LANES)
-        if STRIP > LANES:
-            emitter.sweep(rest, 1)
+        TileEmitter(builder, count, args[1:]).sweep_all()
         return context.get_dummy_value()
 
     return signature, codegen

@@ -1,0 +1,98 @@
+"""Several quantised caches made ready for one kernel call a layer on CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from vcbench.engine.frames import Kind
+from vcbench.engine.kernels import attention
+from vcbench.engine.kernels import coded as kernel
+from vcbench.engine.kernels import codes as forms
+from vcbench.engine.stores import PageBatch, PagedStore, Spans, pieces_of
+
+if TYPE_CHECKING:
+    from vcbench.engine.quantised import QuantisedCache
+
+
+class CodeBatch:
+    """Caches of one scheme, coder and frame whose layers are codes and an exact tail, nothing else.
+
+    Valid while none of them commits.
+    """
+
+    def __init__(self, parts: Sequence[tuple[QuantisedCache, int]]) -> None:
+        """parts: each request's cache and number of rows; rows lie one request after the other."""
+        first = parts[0][0]
+        self._shape, self._width, self._frame = first.shape, first.width, first.frame
+        self._tails = PageBatch(first.shape, [tail_of(cache).rows(cache.tail_entry(), n) for cache, n in parts])
+        self._pieces = pieces_of(first.shape, coded_spans(parts, self._tails.spans))
+        s, heads = first.scheme, first.v_steps.shape[3]
+        key_form, key_unit, key_levels = form_of(first, "keys")
+        value_form, value_unit, value_levels = form_of(first, "values")
+        scaled = first.coder.scaled
+        self._keys = kernel.KeyCoding(
+            form=key_form, by_channel=s.key_axis == "channel", group=s.key_group, scaled=scaled,
+            centred=not s.symmetric, unit=np.float32(key_unit), levels=key_levels,
+        )  # fmt: skip
+        self._values = kernel.ValueCoding(
+            form=value_form, group=s.value_group, groups=max(1, heads), scaled=scaled, centred=not s.symmetric,
+            unit=np.float32(value_unit), levels=value_levels,
+        )  # fmt: skip
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Stores k, v: [n, Hk, D] in the exact tails."""
+        self._tails.write(layer, self._frame.turned(k, "keys"), self._frame.turned(v, "values"))
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """Attention of q: [n, H, D]; returns [n, H, D]."""
+        heads, rows = self._shape.n_kv_heads, self._frame.turned(q, "keys").contiguous().numpy()
+        out = torch.empty((q.shape[0], heads, self._shape.n_heads // heads, self._shape.head_dim))
+        shift, target, workers = self._tails.layer_bytes(layer), out.numpy(), numba.get_num_threads()
+        for spans in self._pieces:
+            kernel.attend_codes(
+                workers, rows, spans, self._tails.tables, layer, shift, self._tails.head_bytes, self._keys,
+                self._values, self._width, target,
+            )  # fmt: skip
+        return self._frame.turned_back(out.view(q.shape), "values")
+
+
+def tail_of(cache: QuantisedCache) -> PagedStore:
+    """The exact tail of a cache on CPU."""
+    assert isinstance(cache.tail, PagedStore)
+    return cache.tail
+
+
+def coded_spans(parts: Sequence[tuple[QuantisedCache, int]], tails: Spans) -> Spans:
+    """The tails' spans, which see tokens instead of entries, and where the codes are: [S, CODED_FIELDS]."""
+    spans = np.zeros((len(parts), kernel.CODED_FIELDS), np.int64)
+    spans[:, : tails.shape[1]] = tails
+    for span, (cache, _) in zip(spans, parts, strict=True):
+        span[attention.VISIBLE] = cache.tokens + 1
+        span[kernel.FIRST_BLOCK] = cache.tail_start // attention.BLOCK
+        span[kernel.KEYS_DONE], span[kernel.VALUES_DONE] = cache.keys_done, cache.values_done
+        for field, tensor in (
+            (kernel.K_CODES, cache.k_codes), (kernel.K_STEPS, cache.k_steps), (kernel.K_MINIMA, cache.k_minima),
+            (kernel.V_CODES, cache.v_codes), (kernel.V_STEPS, cache.v_steps), (kernel.V_MINIMA, cache.v_minima),
+        ):  # fmt: skip
+            size = tensor.element_size()
+            span[field : field + 3] = tensor.data_ptr(), size * tensor.stride(0), size * tensor.stride(1)
+    return spans
+
+
+def form_of(cache: QuantisedCache, kind: Kind) -> tuple[int, float, Spans]:
+    """A coder's form (see `kernels.codes`), what its level 1 stands for, and its levels, 16 or more of them."""
+    bits = cache.scheme.key_bits if kind == "keys" else cache.scheme.value_bits
+    levels = cache.coder.levels(kind).numpy()
+    if cache.coder.float8_scale is not None:
+        return forms.FLOAT8, cache.coder.float8_scale, levels
+    if bits == 8:
+        return (forms.TABLE8, 1.0, levels) if levels.size else (forms.SIGNED, 1.0, np.zeros(16, np.float32))
+    if not levels.size:
+        levels = np.arange(1 << bits, dtype=np.float32) - np.float32(1 << (bits - 1))
+    return bits, 1.0, np.tile(levels, forms.TABLE >> bits)
