@@ -14,15 +14,18 @@ from vcbench.lossless.result import CellResult, CheckResult
 from vcbench.metrics.interval import ratio, samples_to_decide
 from vcbench.records.reader import Run
 from vcbench.registry import suggest
+from vcbench.scoring.document import scored
+from vcbench.scoring.measures import score_samples
+from vcbench.scoring.scores import Scores
 
 Outcome = Literal["pass", "fail", "inconclusive"]
-_FORM = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
+_FORM = re.compile(r"\s*([a-z_0-9]+|[A-Za-z0-9_.-]+\.[A-Za-z0-9_-]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
 EXAMPLE = "violations>0,acceptance<8,speedup<1.2,kl>0.01"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """Fail where `metric` is below (`<`, `<=`) or above (`>`, `>=`) `bound`."""
+    """Fail where `metric` is below (`<`, `<=`) or above (`>`, `>=`) `bound`; `TASK.METRIC` is one of the scores."""
 
     metric: str
     operator: str
@@ -79,7 +82,7 @@ def _parse(part: str) -> Threshold:
         raise UsageError(f"--fail-on: {part.strip()!r} is not <metric> <operator> <number>; e.g. {EXAMPLE}")
     metric, operator, number = form.groups()
     known = [*COUNTS, *MEASURES]
-    if metric not in known:
+    if metric not in known and "." not in metric:
         raise UsageError(f"--fail-on: unknown metric {metric!r}; {suggest(metric, known)}")
     try:
         bound = float(number)
@@ -88,7 +91,7 @@ def _parse(part: str) -> Threshold:
     if not math.isfinite(bound):
         raise UsageError(f"--fail-on: {number!r} in {part.strip()!r} is not a finite number")
     higher_is_better = metric in MEASURES and MEASURES[metric].higher_is_better
-    if (operator[0] == "<") != higher_is_better:
+    if "." not in metric and (operator[0] == "<") != higher_is_better:
         other = "<" if higher_is_better else ">"
         raise UsageError(
             f"--fail-on: {part.strip()!r} would fail a run for being better; write {metric}{other}{number}"
@@ -101,8 +104,9 @@ def _parse(part: str) -> Threshold:
 def evaluate(thresholds: Sequence[Threshold], result: CheckResult, run: Run | None) -> list[Finding]:
     """Every threshold in every cell that has its metric; one that no cell has is inconclusive."""
     findings: list[Finding] = []
+    scores = scored(run) if run is not None and any("." in each.metric for each in thresholds) else None
     for threshold in thresholds:
-        found = [finding for cell in result.cells for finding in _in_cell(threshold, cell, run)]
+        found = [finding for cell in result.cells for finding in _in_cell(threshold, cell, run, scores)]
         if not found:
             detail = f"no cell of this run has {threshold.metric}"
             found = [Finding(rule=str(threshold), cell="", outcome="inconclusive", detail=detail)]
@@ -110,7 +114,10 @@ def evaluate(thresholds: Sequence[Threshold], result: CheckResult, run: Run | No
     return findings
 
 
-def _in_cell(threshold: Threshold, cell: CellResult, run: Run | None) -> list[Finding]:
+def _in_cell(threshold: Threshold, cell: CellResult, run: Run | None, scores: Scores | None) -> list[Finding]:
+    if "." in threshold.metric:
+        wanted = score_samples(scores, cell.cell, threshold.metric, threshold.operator) if scores is not None else {}
+        return [_decide(threshold, cell.name, list(wanted.values()))] if wanted else []
     if threshold.metric in COUNTS:
         if not cell.verdicts:
             return []

@@ -76,6 +76,10 @@ class TaskScores:
             difference=against,
         )
 
+    def samples(self, section: Section, metric: Metric, cell: CellInfo) -> dict[str, Pair]:
+        """The metric's numerators and denominators, by group of the cell's requests."""
+        return self._samples(metric, cell, section.outcomes[cell.id][metric.name], None)
+
     def _samples(
         self, metric: Metric, cell: CellInfo, outcomes: Mapping[str, Outcome], only: frozenset[str] | None
     ) -> dict[str, Pair]:

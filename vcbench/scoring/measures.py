@@ -1,0 +1,33 @@
+"""Scored metrics as `--fail-on` looks at them: `TASK.METRIC`, by group of requests a numerator and a denominator."""
+
+from __future__ import annotations
+
+from vcbench.errors import UsageError
+from vcbench.records.reader import CellInfo
+from vcbench.registry import suggest
+from vcbench.scoring.scores import Scores
+from vcbench.scoring.values import Pair
+
+
+def score_samples(scores: Scores, cell: CellInfo, name: str, operator: str) -> dict[str, Pair]:
+    """The samples of `TASK.METRIC` in a cell, none where the cell is not of that task.
+
+    Raises UsageError for a task or metric that the run does not have, and for an operator that would fail it for being
+    better.
+    """
+    task_name, _, metric_name = name.rpartition(".")
+    task = next((task for task in scores.tasks if task.task == task_name), None)
+    if task is None:
+        known = ", ".join(task.task for task in scores.tasks)
+        raise UsageError(f"--fail-on: the run has no task {task_name!r}; it has {known}")
+    metrics = {metric.name: (section, metric) for section in task.sections for metric in section.metrics}
+    if metric_name not in metrics:
+        hint = suggest(metric_name, list(metrics))
+        raise UsageError(f"--fail-on: {task_name} has no metric {metric_name!r}; {hint}")
+    section, metric = metrics[metric_name]
+    if metric.better != "neither" and (operator[0] == "<") != (metric.better == "higher"):
+        other = "<" if metric.better == "higher" else ">"
+        raise UsageError(f"--fail-on: {name}{operator} would fail a run for being better; write {name}{other}")
+    if cell.id not in section.outcomes:
+        return {}
+    return task.samples(section, metric, cell)
