@@ -171,7 +171,22 @@ def test_controls(tmp_path: Path) -> None:
 def test_never_rejected_shows_nothing_about_rolling_back(tmp_path: Path) -> None:
     result = check(Sample().change(VERI, drafted=[4, 3], accepted=[4, 3], committed=[5, 4]), tmp_path)
     assert result.outcome == "VACUOUS"
-    assert "drafts_rejected: 0 of 8 rounds reject a draft, so rolling back was never put" in shown(result, 200)
+    text = shown(result, 400)
+    assert "drafts_rejected: 0 of 8 rounds reject a draft, so rolling back was never put to the test" in text
+    assert "check more or longer requests, raise draft_length, or draw tokens" in text
+
+
+def test_a_full_cache_lay_where_it_was_asked_for(tmp_path: Path) -> None:
+    told = VERI | {"full_cache": "disk"}
+
+    def held(**copy: int) -> Sample:
+        return Sample(cells=[FULL, told]).change(told, kv_end=kv(450, 1200) | {"full_copy": copy})
+
+    assert check(held(memory=400, disk=1200), tmp_path / "a").exit_code == 0
+    for number, sample in enumerate((held(memory=1200), held(disk=1199), Sample(cells=[FULL, told]))):
+        result = check(sample, tmp_path / str(number))
+        assert (result.outcome, result.exit_code) == ("VACUOUS", 2)
+        assert "full_cache_tier: " in shown(result, 200)
 
 
 def test_incomplete_truncated_and_empty_records_never_pass(tmp_path: Path) -> None:

@@ -210,4 +210,7 @@ def test_places_in_rounds(step: int, place: str, number: int | None, offset: int
     )
     found = position_of(answer, step)
     assert (found.place, found.round, found.offset) == (place, number, offset)
-    assert position_of(replace(answer, drafted=(), accepted=(), committed=()), step).place == "one by one"
+    assert (
+        position_of(replace(answer, drafted=(), accepted=(), committed=(), logits_sha256="x"), step).place
+        == "one by one"
+    )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vcbench.config.limits import limits, within
 from vcbench.engine import processors
-from vcbench.engine.kernels.choice import gumbel_arg_max
+from vcbench.engine.kernels.choice import gumbel_arg_max, gumbels
 from vcbench.engine.noise import Noise
 from vcbench.engine.processors import Ids, Scores
 from vcbench.engine.types import Request
@@ -47,6 +47,24 @@ class Selector:
             return int(np.argmax(scores))
         scores, ids = self._drawable(scores)
         return int(gumbel_arg_max(scores, ids, self._noise.words(position, len(logits))))
+
+    def margins(self, logits: Row, output: Sequence[int], position: int) -> Scores:
+        """A rise of each token's logit that is enough for `choose` to take it, [V]; 0 for the one it takes.
+
+        A token that a filter left out must first reach the lowest score that the filter kept (less is enough where it
+        thereby displaces the one that was taken). Infinite for one that is forbidden.
+        """
+        scores = self._processed(logits, output, position)
+        if self.sampling.temperature == 0:
+            return np.asarray(scores.max() - scores)
+        scaled = processors.scale(scores, self.sampling.temperature)
+        kept, ids = self._drawable(scores)
+        perturbed = scaled + gumbels(self._noise.words(position, len(logits)))
+        missing = np.maximum(perturbed[ids].max() - perturbed, 0)
+        outside = np.ones(len(scaled), bool)
+        outside[ids] = False
+        missing[outside] = np.maximum(missing, kept.min() - scaled)[outside]
+        return np.asarray(missing * self.sampling.temperature)
 
     def law(self, logits: Row, output: Sequence[int], position: int) -> Scores:
         """The probability of each token, [V], under `choose` with random noise."""

@@ -25,6 +25,8 @@ SETTINGS = (
 )
 """What two arms must share before their outputs can be compared."""
 GREEDY = {"temperature": 0}
+NOISE = "vcbench"
+"""The noise that `docs/sampling.md` describes, where a sampler's settings name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def settings_of_run(run: Run, task: str) -> dict[str, Any]:
     listed = [_mapping(entry) for entry in _list(run.config.get("tasks"))]
     own: Mapping[str, Any] = next((entry for entry in listed if entry.get("name") == task), {})
     ignore_eos = bool(own.get("ignore_eos"))
-    stated = {
+    stated: dict[str, Any] = {
         "model": model.get("id"),
         "weights_sha256": model.get("weights_sha256"),
         "tokenizer": model.get("tokenizer_sha256"),
@@ -120,10 +122,19 @@ def settings_of_run(run: Run, task: str) -> dict[str, Any]:
         "stop_ids": [] if ignore_eos else model.get("stop_ids"),
         "stop_strings": own.get("stop"),
         "max_tokens": own.get("max_tokens"),
-        "sampler": run.config.get("sampling", own.get("sampling", GREEDY)),
+        "sampler": _sampler(run.config.get("sampling", own.get("sampling", GREEDY)), run.config.get("seed")),
         "rope": model.get("architecture_sha256"),
     }
     return {key: value for key, value in stated.items() if value is not None}
+
+
+def _sampler(stated: Any, seed: Any) -> dict[str, Any]:
+    """Sampling as a run had it: where tokens are drawn, with the seed and the noise that decided which."""
+    sampler = dict(_mapping(stated))
+    if sampler.get("temperature"):
+        given = sampler.get("seed")
+        sampler |= {"seed": seed if given is None else given, "noise": NOISE}
+    return sampler
 
 
 def _answer(line: RequestLine, prompt_ids: Sequence[int]) -> Answer:

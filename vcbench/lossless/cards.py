@@ -100,7 +100,8 @@ class Card:
 def position_of(answer: Answer, step: int) -> Position:
     """The place of output token `step` (from 0) in the answer's rounds."""
     if not answer.committed:
-        return Position(step=step, place="one by one" if not answer.drafted else "unknown")
+        # Of an answer that no engine of ours decoded, nobody knows how it was; ours hash their logits.
+        return Position(step=step, place="one by one" if answer.logits_sha256 else "unknown")
     if step == 0:
         return Position(step=step, place="prefill")
     first = 1

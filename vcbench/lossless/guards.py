@@ -26,6 +26,8 @@ def guards(cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool) ->
         return (_cache_class(cell, answered),)
     rounds = acceptance(Rounds.of(answered))
     found = [_cache_class(cell, answered), _proposed(rounds)]
+    if cell.full_cache != "memory":
+        found.append(_tier(cell, answered))
     if cell.compressor != NOISE:
         found.append(_accepted(rounds))
     if cell.compressor == UNCOMPRESSED:
@@ -87,6 +89,19 @@ def _cache_class(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
     return Guard(name="cache_class", passed=True, detail=listed)
 
 
+def _tier(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
+    """The full cache lay on the tier that was asked for, all of it and in every request."""
+    copies = [(line.kv_end or {}).get("full_copy") or {} for line in answered]
+    held, full = (sum(row.get(key) or 0 for row in rows) for rows, key in (
+        (copies, cell.full_cache), ([line.kv_end or {} for line in answered], "full"),
+    ))  # fmt: skip
+    away = [line.request for line, copy in zip(answered, copies, strict=True) if not copy.get(cell.full_cache)]
+    detail = f"{held:,} bytes on {cell.full_cache} of full caches of {full:,}"
+    if away:
+        detail = f"nothing of {', '.join(away[:3])} lay on {cell.full_cache}"
+    return Guard(name="full_cache_tier", passed=not away and held >= full, detail=detail)
+
+
 def _proposed(rounds: Acceptance) -> Guard:
     return Guard(
         name="drafts_proposed", passed=rounds.drafted > 0, detail=f"{rounds.drafted} tokens in {rounds.rounds} rounds"
@@ -103,7 +118,11 @@ def _rejected(judged: Sequence[tuple[int, int]]) -> Guard:
     rejected = sum(accepted < drafted for drafted, accepted in judged)
     detail = f"{rejected} of {len(judged)} rounds reject a draft"
     if not rejected:
-        detail += ", so rolling back was never put to the test; check more or longer requests"
+        detail += (
+            ", so rolling back was never put to the test: check more or longer requests, raise draft_length, or draw "
+            "tokens (sampling: {temperature: 1}), by which even a near-lossless method errs; a `random` cell beside it "
+            "shows rolling back of the same engine, but not of this cache"
+        )
     return Guard(name="drafts_rejected", passed=rejected > 0, detail=detail)
 
 

@@ -40,6 +40,7 @@ STYLES = {
 def headline(result: CheckResult) -> str:
     """The verdict in one line, with the level and n; it says lossless only of a run that passed."""
     level = "bitwise lossless" if result.level == "bitwise" else f"lossless {result.level}"
+    reference = _reference(result)
     counted = f"{result.passed} of {result.n} request{'' if result.n == 1 else 's'}"
     match result.outcome:
         case "PASS":
@@ -48,16 +49,22 @@ def headline(result: CheckResult) -> str:
         case "FAIL" if any(finding.outcome == "fail" for finding in result.findings) and result.passed == result.n:
             return f"{counted} pass, but a threshold is crossed"
         case "FAIL" if result.passed == result.n:
-            return f"not shown to be {level}: {counted} identical to full KV, but the records are not whole"
+            return f"not shown to be {level}: {counted} identical to {reference}, but the records are not whole"
         case "FAIL":
-            return f"NOT {level}: {counted} identical to full KV"
+            return f"NOT {level}: {counted} identical to {reference}"
         case "INCONCLUSIVE" if result.undecided or (result.audit is not None and not result.audit.decides):
             return f"not shown to be {level}: {result.undecided} of {result.n} requests are undecided"
         case "INCONCLUSIVE":
             return f"{counted} pass, but a threshold is undecided"
         case "VACUOUS":
-            return f"{counted} identical to full KV, which shows nothing here"
+            return f"{counted} identical to {reference}, which shows nothing here"
     return "the answers are to different prompts or were made under different settings"
+
+
+def _reference(result: CheckResult) -> str:
+    """What the answers were compared with, in words."""
+    names = {cell.arms[0].name for cell in result.cells if cell.arms is not None}
+    return "full KV" if names <= {"full KV"} else "the reference"
 
 
 def reasons(result: CheckResult) -> list[str]:
@@ -93,7 +100,7 @@ def remarks(result: CheckResult) -> list[str]:
 
 def evidence(result: CheckResult) -> list[str]:
     """How much a pass shows: the bound on the rate of violations with its n, the audit, and survival by step."""
-    bound = "unknown" if result.bound is None else f"{100 * result.bound:.2g} %"
+    bound = "unknown" if result.bound is None else f"{float(f'{100 * result.bound:.2g}'):g} %"
     lines = [f"violation rate below {bound} at 95 % confidence (n = {result.n}, {result.tokens:,} tokens equal)"]
     if result.audit is not None:
         a = result.audit

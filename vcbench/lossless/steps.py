@@ -66,6 +66,25 @@ def inspect_rows(logits: NDArray[np.float32], tokens: Sequence[int], dtype: str)
     return rows
 
 
+def drawn_row(logits: NDArray[np.float32], margins: NDArray[np.float64], token: int, leader: int, dtype: str) -> Row:
+    """The row of a token that was not chosen by logits alone: `leader` is what the rule takes.
+
+    margins: [V], what each logit lacks for its token to be taken; they stand in for the distance to the leader.
+    """
+    if not np.isfinite(logits).all():
+        return Row(token=token, leader=-1, shortfall=np.inf, steps=np.inf, top=(), tied=frozenset())
+    nearest = [leader, *(index for index, _ in top_of(-margins.astype(np.float32)) if index != leader)][:TOP]
+    size, shortfall = step_size(dtype, float(logits[leader])), float(margins[token]) if token != leader else 0.0
+    return Row(
+        token=token,
+        leader=leader,
+        shortfall=shortfall,
+        steps=shortfall / size,
+        top=tuple((index, float(logits[index])) for index in nearest),
+        tied=frozenset(index for index in nearest if index == leader or margins[index] == 0),
+    )
+
+
 def top_of(values: NDArray[np.float32], count: int = TOP) -> tuple[tuple[int, float], ...]:
     """Ids and logits of the highest, the lower id first among equals."""
     count = min(count, len(values))

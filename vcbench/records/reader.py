@@ -30,6 +30,7 @@ class CellInfo:
     method: str | None = None
     compressor: str | None = None
     draft_length: int | Mapping[str, Any] | None = None
+    full_cache: str = "memory"
     task: str | None = None
     cache_class: str | None = None
 

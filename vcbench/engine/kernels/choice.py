@@ -20,6 +20,15 @@ def gumbel(word: Any) -> float:
 
 
 @numba.njit(nogil=True, cache=True)
+def gumbels(words: Any) -> Any:
+    """The noise of each word, [V]."""
+    noise = np.empty(words.shape[0], np.float64)
+    for i in range(words.shape[0]):
+        noise[i] = gumbel(words[i])
+    return noise
+
+
+@numba.njit(nogil=True, cache=True)
 def gumbel_arg_max(scores: Any, ids: Any, words: Any) -> int:
     """The first of `ids` with the largest scores[i] + gumbel(words[ids[i]]); -1 if all scores are -inf.
 
