@@ -45,7 +45,7 @@ def test_the_table() -> None:
     assert "14 % [0, 58]" in lossy
     assert "6/0" in lossy
     assert lossy.rstrip().endswith("worse")
-    assert any("vericache" in line and "same in all 7 (flips below 35 %)" in line for line in lines)
+    assert any("vericache" in line and "same in all 7 (changes below 35 %)" in line for line in lines)
     assert "next: vcbench compare" in err
     assert Path("runs/good/scores.json").is_file()
 

@@ -16,14 +16,15 @@ from vcbench.records.printable import printable
 from vcbench.records.reader import CellInfo, Run
 from vcbench.report.columns import UNKNOWN, margin, number
 from vcbench.report.sparkline import sparkline
-from vcbench.report.table import STYLES
-from vcbench.scoring.curves import STEPS, Curves, Distribution, curves_of
+from vcbench.report.table import STYLES, print_whole, table_width
+from vcbench.scoring.curves import STEPS, Curves, curves_of
 
 SPARK = 24
 GROWTH = (
     "cumulative KL(full || method) in nats by step: mean over outputs ± half of the 95 % bootstrap band over outputs, "
-    "bars on one scale; ~: extrapolated along the slope; straight: R^2 of that line; (k): only k outputs get so far"
+    "bars on one scale; (k): only k outputs get so far"
 )
+SLOPES = "nats/step: slope of the line through the origin; straight: its R^2; ~: beyond the outputs, along that line"
 SPREAD = (
     "of all steps; dp: probability of full KV's token, method less full; PPL ratio: method over full, on its output"
 )
@@ -32,15 +33,20 @@ Cells = Sequence[tuple[CellInfo, Curves]]
 
 
 def print_curves(run: Run, task: str, console: Console) -> None:
-    """The three tables of a task; one that no cell has anything for is left out."""
+    """The tables of a task; one that no cell has anything for is left out. Where they are too wide, ± goes first."""
     cells = [(cell, curves_of(run, cell, task)) for cell in run.cells if cell.answers(task) and cell.arm != "full"]
     console.print(Text(f"task {printable(task)}, by position", style="bold"), soft_wrap=True)
-    made = [_growth(cells, ascii_only=console.options.ascii_only), _spread(cells), _survival(cells)]
-    for table, legend in zip(made, (GROWTH, SPREAD, EQUAL), strict=True):
-        if table is not None:
-            console.print(table)
-            console.print(Text(legend, style="dim"), soft_wrap=True)
-    if made == [None, None, None]:
+    ascii_only, said = console.options.ascii_only, False
+    for make, legend in ((_growth, GROWTH), (_slopes, SLOPES), (_spread, SPREAD), (_survival, EQUAL)):
+        table = make(cells, bands=True, ascii_only=ascii_only)
+        if table is None:
+            continue
+        if table_width(table, console) > console.width:
+            table = make(cells, bands=False, ascii_only=ascii_only) or table
+        print_whole(console, table)
+        console.print(Text(legend, style="dim"), soft_wrap=True)
+        said = True
+    if not said:
         console.print("  no cell beside full KV has an answer or a divergence")
 
 
@@ -49,79 +55,75 @@ def shown_steps(longest: int) -> list[int]:
     return [*(step for step in STEPS if step < longest), longest]
 
 
-def _growth(cells: Cells, *, ascii_only: bool) -> Table | None:
-    found = [(cell, curves.growth, curves.distribution) for cell, curves in cells if curves.growth is not None]
+def _growth(cells: Cells, *, bands: bool, ascii_only: bool) -> Table | None:
+    found = [(cell, curves.growth) for cell, curves in cells if curves.growth is not None]
     if not found:
         return None
-    steps = shown_steps(max(len(growth.value) for _, growth, _ in found if growth is not None))
-    table = _table(
-        ["cell"], ["n", *map(str, steps), "nats/step", "straight", f"at {REFERENCE_STEP}"], ["measured by", ""]
-    )
-    top = max(growth.value[-1] for _, growth, _ in found if growth is not None)
-    for cell, growth, distribution in found:
-        assert growth is not None
-        at = ("~" if growth.extrapolated else "") + _value(growth.at_reference)
-        straight = UNKNOWN if growth.straightness is None else f"{growth.straightness:.3f}"
-        table.add_row(
-            _label(cell),
-            str(growth.n),
-            *(_at(growth, step) for step in steps),
-            _value(growth.slope),
-            straight,
-            at,
-            ", ".join(distribution.basis) if distribution is not None else "",
-            sparkline(growth.value, width=SPARK, ascii_only=ascii_only, top=top),
-        )
+    steps = shown_steps(max(len(growth.value) for _, growth in found))
+    table = _table(["cell"], ["n", *map(str, steps)], [""])
+    top = max(growth.value[-1] for _, growth in found)
+    for cell, growth in found:
+        bars = sparkline(growth.value, width=SPARK, ascii_only=ascii_only, top=top)
+        table.add_row(_label(cell), str(growth.n), *(_at(growth, step, bands) for step in steps), bars)
     return table
 
 
-def _spread(cells: Cells) -> Table | None:
+def _slopes(cells: Cells, *, bands: bool, ascii_only: bool) -> Table | None:
+    found = [(cell, curves.growth, curves.distribution) for cell, curves in cells]
+    if not any(growth for _, growth, _ in found):
+        return None
+    table = _table(["cell"], ["nats/step", "straight", f"at {REFERENCE_STEP}"], ["measured by"])
+    for cell, growth, distribution in found:
+        if growth is not None and distribution is not None:
+            straight = UNKNOWN if growth.straightness is None else f"{growth.straightness:.3f}"
+            at = ("~" if growth.extrapolated else "") + _value(growth.at_reference, bands=bands)
+            basis = ", ".join(f"{name} ({count})" for name, count in distribution.basis.items())
+            table.add_row(_label(cell), _value(growth.slope, bands=bands), straight, at, basis)
+    return table
+
+
+def _spread(cells: Cells, *, bands: bool, ascii_only: bool) -> Table | None:
     found = [(cell, curves.distribution) for cell, curves in cells if curves.distribution is not None]
     if not found:
         return None
     figures = ["mean", "median", "p90", "p99", "p99.9", "max", "sum", "top-1 %", "top-5 %", "RMS dp %", "PPL ratio"]
     table = _table(["cell"], ["outputs", "steps", "unknown", *figures])
     for cell, each in found:
-        assert each is not None
-        table.add_row(_label(cell), *_spread_cells(each))
+        shares = (each.top1_agreement, each.top5_overlap, each.delta_p_rms)
+        table.add_row(
+            _label(cell),
+            str(each.outputs),
+            f"{each.steps:,}",
+            str(each.unknown) if each.unknown else "",
+            _value(each.mean, bands=bands),
+            *map(number, each.percentiles),
+            _value(each.sequence, bands=bands),
+            *(_value(share, 100, bands=bands) for share in shares),
+            _value(each.ppl_ratio, bands=bands),
+        )
     return table
 
 
-def _spread_cells(each: Distribution) -> list[str]:
-    return [
-        str(each.outputs),
-        f"{each.steps:,}",
-        str(each.unknown) if each.unknown else "",
-        _value(each.mean),
-        *map(number, each.percentiles),
-        _value(each.sequence),
-        _value(each.top1_agreement, 100),
-        _value(each.top5_overlap, 100),
-        _value(each.delta_p_rms, 100),
-        _value(each.ppl_ratio),
-    ]
-
-
-def _survival(cells: Cells) -> Table | None:
+def _survival(cells: Cells, *, bands: bool, ascii_only: bool) -> Table | None:
     found = [(cell, curves.survival) for cell, curves in cells if curves.survival is not None]
     if not found:
         return None
-    steps = shown_steps(max(len(each.value) for _, each in found if each is not None))
+    steps = shown_steps(max(len(each.value) for _, each in found))
     table = _table(["cell"], ["n", "differ", *map(str, steps), "median"])
     for cell, each in found:
-        assert each is not None
         shares = [_share(each, step) for step in steps]
         median = "never" if each.median is None else str(each.median)
         table.add_row(_label(cell), str(each.n), str(each.diverged), *shares, median)
     return table
 
 
-def _at(growth: Growth, step: int) -> str:
+def _at(growth: Growth, step: int, bands: bool) -> str:
     """The curve at a step, with the number of outputs that reach it where that is not all."""
     if step > len(growth.value):
         return ""
     low, high = growth.low[step - 1], growth.high[step - 1]
-    band = margin(Estimate(value=growth.value[step - 1], low=low, high=high, n=growth.reached[step - 1]))
+    shown = Estimate(value=growth.value[step - 1], low=low, high=high, n=growth.reached[step - 1])
+    band = margin(shown) if bands else ""
     fewer = f" ({growth.reached[step - 1]})" if growth.reached[step - 1] < growth.n else ""
     return number(growth.value[step - 1]) + band + fewer
 
@@ -133,12 +135,12 @@ def _share(each: Survival, step: int) -> str:
     return f"{min(max(100 * value, 1.0), 99.0):.0f}" if 0 < value < 1 else f"{100 * value:.0f}"
 
 
-def _value(estimate: Estimate | None, scale: float = 1.0) -> str:
+def _value(estimate: Estimate | None, scale: float = 1.0, *, bands: bool) -> str:
     if estimate is None:
         return UNKNOWN
     low, high = (None if bound is None else scale * bound for bound in (estimate.low, estimate.high))
     scaled = Estimate(value=scale * estimate.value, low=low, high=high, n=estimate.n)
-    return number(scaled.value) + margin(scaled)
+    return number(scaled.value) + (margin(scaled) if bands else "")
 
 
 def _label(cell: CellInfo) -> Text:

@@ -15,13 +15,15 @@ from vcbench.metrics.interval import Estimate
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import CellInfo, Run
 from vcbench.report.columns import UNKNOWN, number, percent
-from vcbench.report.table import STYLES
+from vcbench.report.table import STYLES, print_whole
 from vcbench.scoring.paired import Difference, Verdict
 from vcbench.scoring.scores import Figure, Scores, Section, TaskScores, by_key
 from vcbench.tasks.base import Metric
 
 SHOWN = 10
 """Errors and exclusions listed by name."""
+NOISE = 1e-12
+"""What rounding leaves of a difference that is none."""
 LEGEND = (
     "[ ]: 95 %; n: answers with a value (groups of them in brackets); n/a: the metric does not apply; err: it failed; "
     "wrong/right: flips from full KV"
@@ -72,13 +74,13 @@ def _print_section(run: Run, task: TaskScores, section: Section, console: Consol
         headers += ["less full KV", "wrong/\nright", "p", "verdict"]
     for header in headers:
         left = header in ("metric", "cell", "verdict", by)
-        table.add_column(header, justify="left" if left else "right", no_wrap=header != "verdict", vertical="bottom")
+        table.add_column(header, justify="left" if left else "right", no_wrap=True, vertical="bottom")
     last = ""
     for heading, _, cell, figure in found:
         name = figure.metric.name if figure.metric.name != last else ""
         last = figure.metric.name
         table.add_row(*_cells(name, heading if by else None, cell, figure, paired=section.paired))
-    console.print(table)
+    print_whole(console, table)
 
 
 def _cells(name: str, heading: str | None, cell: CellInfo, figure: Figure, *, paired: bool) -> list[Text]:
@@ -121,7 +123,7 @@ def verdict_text(found: Difference) -> str:
     """The verdict in words, with what it would take where it is open."""
     match found.verdict:
         case Verdict.SAME:
-            bound = f" (flips below {100 * found.flips_below:.0f} %)" if found.flips_below is not None else ""
+            bound = f" (changes below {100 * found.flips_below:.0f} %)" if found.flips_below is not None else ""
             return f"same in all {found.n}{bound}"
         case Verdict.TOO_FEW if found.more is not None:
             return f"too few samples to tell: about {found.more:,} more"
@@ -139,6 +141,7 @@ def _interval(estimate: Estimate, scale: float, *, signed: bool = False) -> str:
 
 
 def _signed(value: float) -> str:
+    value = 0.0 if abs(value) < NOISE else value
     text = number(abs(value))
     return text if value == 0 else f"{'+' if value > 0 else '-'}{text}"
 

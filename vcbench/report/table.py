@@ -24,7 +24,7 @@ def build_table(headers: Sequence[str], rows: Sequence[Labelled], console: Conso
     shown = list(every)
     wide = [column for column in shown if any(column.wide(each) != column.narrow(each) for each in rows)]
     table = _table(headers, rows, shown, wide)
-    while _width(table, console) > console.width:
+    while table_width(table, console) > console.width:
         # Those of rank 0 stay, whatever the width.
         removable = wide or [column for column in shown if column.rank]
         if not removable:
@@ -41,6 +41,16 @@ def columns_of(rows: Sequence[Labelled]) -> list[Column]:
     return [first, *headline_columns(rows), *others]
 
 
+def print_whole(console: Console, table: Table) -> None:
+    """Prints the table at its own width, beyond that of a narrow screen if need be: no figure is cut."""
+    console.print(table, width=max(console.width, table_width(table, console)), crop=False, no_wrap=True)
+
+
+def table_width(table: Table, console: Console) -> int:
+    """Columns of the screen that the table takes with nothing cut or wrapped."""
+    return Measurement.get(console, console.options.update(width=UNBOUNDED, max_width=UNBOUNDED), table).maximum
+
+
 def _table(
     headers: Sequence[str], rows: Sequence[Labelled], shown: Sequence[Column], wide: Collection[Column]
 ) -> Table:
@@ -54,7 +64,3 @@ def _table(
         figures = [column.wide(each) if column in wide else column.narrow(each) for column in shown]
         table.add_row(*labels, *figures)
     return table
-
-
-def _width(table: Table, console: Console) -> int:
-    return Measurement.get(console, console.options.update(width=UNBOUNDED, max_width=UNBOUNDED), table).maximum
