@@ -43,7 +43,12 @@ def columns_of(rows: Sequence[Labelled]) -> list[Column]:
 
 def print_whole(console: Console, table: Table) -> None:
     """Prints the table at its own width, beyond that of a narrow screen if need be: no figure is cut."""
-    console.print(table, width=max(console.width, table_width(table, console)), crop=False, no_wrap=True)
+    screen = console.width
+    console.width = max(screen, table_width(table, console))
+    try:
+        console.print(table, crop=False, no_wrap=True)
+    finally:
+        console.width = screen
 
 
 def table_width(table: Table, console: Console) -> int:
