@@ -7,7 +7,7 @@ VCBENCH := $(BIN)/vcbench
 RUN := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format gate soak bench quality peers docs clean
+.PHONY: help setup demo tasks test check format gate soak bench quality peers docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -27,6 +27,11 @@ soak: $(VENV)/installed-dev ## 300 drawn requests bit for bit, then full KV agai
 	$(VCBENCH) model fetch smollm2-135m
 	$(BIN)/python -m tests.lossless.soak
 	$(BIN)/pytest -m 'slow or net'
+
+tasks: $(VENV)/installed-dev ## every task in its small form on the embedded model, with all its metrics
+	$(VCBENCH) model fetch smollm2-135m
+	$(VCBENCH) run configs/tasks.yaml
+	$(VCBENCH) score runs/tasks
 
 test: $(VENV)/installed-dev ## install what tests need and run them
 	$(BIN)/pytest
