@@ -51,6 +51,8 @@ def test_where_a_patch_is_found(answer: str) -> None:
         (f"```python\n{FILES['pkg/a.py']}```", None),
         (f"<patch>{PROSE}</patch>", None),
         (GARBAGE, None),
+        ("<patch>" * 200_000, None),
+        (f"</patch><diff>\n{PATCH}</diff><patch>", PATCH),
     ],
 )
 def test_what_is_extracted(answer: str, extracted: str | None) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from vcbench.errors import TaskError
 
-_TAG = re.compile(r"<(patch|diff)>(.*?)</\1>", re.DOTALL)
+_TAGS = ("patch", "diff")
 _DIFF_FENCE = re.compile(r"```(?:diff|patch)[ \t]*\n(.*?)```", re.DOTALL)
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _HEADERS = re.compile(r"^(?:diff --git \S|--- \S.*\n\+\+\+ \S|@@ -\d)", re.MULTILINE)
@@ -44,9 +44,11 @@ def extract_patch(text: str) -> str | None:
     Looks in a `<patch>` or `<diff>` tag, then in a fence marked `diff` or `patch`, then in any other, then in the
     whole answer up to `</s>`, as SWE-bench does. An unclosed tag or fence counts as the whole answer.
     """
-    for pattern in (_TAG, _DIFF_FENCE, _FENCE):
+    if (tagged := _tagged(text)) is not None:
+        return _diff(tagged)
+    for pattern in (_DIFF_FENCE, _FENCE):
         if match := pattern.search(text):
-            return _diff(match[match.lastindex or 0])
+            return _diff(match[1])
     return _diff(text.split(_END_OF_TEXT)[0])
 
 
@@ -92,6 +94,17 @@ def file_f1(predicted: frozenset[str], gold: frozenset[str]) -> float:
     """F1 of the two sets of paths, 2|P and G| / (|P| + |G|); 1 for two empty ones."""
     total = len(predicted) + len(gold)
     return 2 * len(predicted & gold) / total if total else 1.0
+
+
+def _tagged(text: str) -> str | None:
+    """What the first closed tag holds. Takes linear time on the endless openings of an answer that loops."""
+    found: dict[int, str] = {}
+    for tag in _TAGS:
+        start = text.find(f"<{tag}>")
+        end = text.find(f"</{tag}>", start)
+        if 0 <= start < end:
+            found[start] = text[start + len(tag) + 2 : end]
+    return found[min(found)] if found else None
 
 
 def _diff(text: str) -> str | None:
