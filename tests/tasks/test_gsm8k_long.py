@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fake_hub import add_files, serve
 from tests.tasks.words import WordTokenizer
 from vcbench import registry
 from vcbench.errors import TaskError
@@ -233,3 +234,27 @@ def test_contradictions_and_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(TaskError, match="hf download --repo-type dataset openai/gsm8k"):
         load(dataset="openai/gsm8k")
+
+
+def test_questions_and_examples_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Questions come from `test`, examples from `train`, both of the configuration that is asked for."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "datasets"))
+    card = "---\nconfigs:\n"
+    files: dict[str, bytes] = {}
+    for config in ("main", "socratic"):
+        card += f"- config_name: {config}\n  data_files:\n"
+        for split in ("train", "test"):
+            card += f"  - split: {split}\n    path: {config}/{split}.jsonl\n"
+            rows = [{"question": f"{config} {split} {n}?", "answer": f"#### {n}"} for n in (1, 2)]
+            files[f"{config}/{split}.jsonl"] = "\n".join(map(json.dumps, rows)).encode()
+    files["README.md"] = f"{card}---\n".encode()
+    with serve(monkeypatch) as server:
+        add_files(server, "datasets", "openai/gsm8k", "0" * 40, files)
+        _, (prompt,), tokenizer = load(dataset="openai/gsm8k", questions=2, shots=2)
+    text = tokenizer.decode(prompt.ids)
+    assert [text.count(f"main {split} {n}?") for split in ("train", "test") for n in (1, 2)] == [1, 1, 1, 1]
+    assert "socratic" not in text
+    assert prompt.target == {"results": ["1", "2"]}
+    assert prompt.meta["source"] == "openai/gsm8k"
