@@ -142,6 +142,11 @@ def test_any_text_gives_a_number_or_none_for_each_question(text: str, count: int
     assert len(results(text, count)) == count
 
 
+@pytest.mark.parametrize("loop", ["\n", "#\n", "####\n", "#### ", "answer is ", "\nAnswer 1", "7,", "-", ". . "])
+def test_loops_are_read_in_linear_time(loop: str) -> None:
+    assert len(results(loop * 50_000, 2)) == 2
+
+
 def test_what_a_prompt_shows() -> None:
     _, prompts, tokenizer = load(shots=3)
     for prompt in prompts:

@@ -38,10 +38,10 @@ DEFAULT_SHOTS = 8
 EXAMPLE_SPLIT = "train"
 NUMBER = r"(?<![\d.])-?\d[\d,]*(?:\.\d+)?"
 GOLD = re.compile(rf"####\s*({NUMBER})\s*$")
-MARKED = re.compile(rf"####\s*[^\w\s-]?\s*({NUMBER})")
-STATED = re.compile(rf"answer is[^\d\n-]*({NUMBER})", re.IGNORECASE)
-HEADING = re.compile(r"^\W*answer[ _#]{1,2}(\d{1,4})\b", re.IGNORECASE | re.MULTILINE)
-NEXT_QUESTION = re.compile(r"^\W*(?:question|example)\b", re.IGNORECASE | re.MULTILINE)
+MARKED = re.compile(rf"####\s{{0,8}}[^\w\s-]?\s{{0,8}}({NUMBER})")
+STATED = re.compile(rf"answer is[^\d\n-]{{0,80}}({NUMBER})", re.IGNORECASE)
+HEADING = re.compile(r"^[^\w\n]*answer[ _#]{1,2}(\d{1,4})\b", re.IGNORECASE | re.MULTILINE)
+NEXT_QUESTION = re.compile(r"^[^\w\n]*(?:question|example)\b", re.IGNORECASE | re.MULTILINE)
 CALCULATION = re.compile(r"<<[^<>]*>>")
 
 
