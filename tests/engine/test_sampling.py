@@ -40,6 +40,17 @@ SETTINGS: dict[str, Sampling] = {
         seed=4,
     ),
 }
+ALONE = {
+    "top_k": {"top_k": 7},
+    "top_p": {"top_p": 0.8},
+    "min_p": {"min_p": 0.1},
+    "repetition_penalty": {"repetition_penalty": 1.5},
+    "presence_penalty": {"presence_penalty": 1.0},
+    "frequency_penalty": {"frequency_penalty": 0.7},
+    "logit_bias": {"logit_bias": {4: 2.0, 9: -3.0}},
+    "min_tokens": {"min_tokens": 12},
+}
+"""One setting each, beside a temperature."""
 STOPS = frozenset(range(0, 101, 6))
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 settings = pytest.mark.parametrize("setting", SETTINGS)
@@ -99,6 +110,25 @@ def test_vericache_draws_what_full_kv_draws_in_bfloat16(method: str, setting: st
     ours = decode(items, "vericache", make(METHODS[method]), 5, decoder=decoder)
     for done, full in zip(ours, full_outputs("ragged", setting, torch.bfloat16), strict=True):
         check_same(done, full)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("alone", ALONE)
+def test_each_setting_alone(alone: str, temperature: float) -> None:
+    """VeriCache draws what full KV draws, and the setting matters: without it another output is drawn."""
+    sampling, stops = Sampling(temperature=temperature, seed=6, **ALONE[alone]), STOPS if alone == "min_tokens" else ()
+    items = [
+        Prefilled(replace(item.request, sampling=sampling, stop_ids=frozenset(stops)), item.prefill)
+        for item in batch("ragged", tiny.decoder())
+    ]
+    full = [decode([item])[0] for item in items]
+    for done, expected in zip(decode(items, "vericache", make(METHODS["streamingllm"]), 5), full, strict=True):
+        check_same(done, expected)
+    without = Sampling(temperature=temperature, seed=6)
+    plain = [Prefilled(replace(item.request, sampling=without), item.prefill) for item in items]
+    filters = alone in ("top_k", "top_p", "min_p")
+    same = [done.token_ids for done in full] == [done.token_ids for done in decode(plain)]
+    assert same == (filters and temperature == 0)
 
 
 def test_requests_of_a_batch_may_sample_differently() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,17 @@ from rich.console import Console
 
 from tests.lossless.conftest import TinyRuns
 from tests.lossless.test_outputs import write
+from vcbench.config.sampling import Sampling
 from vcbench.errors import ModelError, UsageError
 from vcbench.lossless.check import check_loaded
 from vcbench.lossless.pairs import check_files
 from vcbench.lossless.result import CheckResult, Verdict
 from vcbench.models.tiny import tiny_model
-from vcbench.records.reader import Run
+from vcbench.records.reader import Run, load_run
 from vcbench.runners.audit import audit
-from vcbench.runners.tiny import SEED
+from vcbench.runners.faulty import Engine
+from vcbench.runners.run import execute
+from vcbench.runners.tiny import CELLS, PENALISED, SEED, tiny_config
 
 QUIET = Console(file=io.StringIO())
 
@@ -105,13 +110,75 @@ def test_a_model_that_the_records_contradict_is_not_comparable(tiny_runs: TinyRu
     assert "weights_sha256" in result.differences[0]
 
 
-def test_sampled_outputs_are_refused(tmp_path: Path, tiny_runs: TinyRuns, tiny_place: Path) -> None:
-    with pytest.raises(UsageError, match=r"were chosen with repetition_penalty"):
-        audit(check_loaded(tiny_runs("penalty_ignores_same_round")), str(tiny_model(SEED)), console=QUIET)
-    run = tiny_runs(None)
-    sampled = header(run, sampler={"temperature": 0.7, "seed": 1})
-    a, b = (write(tmp_path / name, sampled, outputs(run)) for name in ("a.jsonl", "b.jsonl"))
-    with pytest.raises(UsageError, match=r"were chosen with temperature"):
+def sampled_run(tmp_path: Path, sampling: Sampling, fault: str | None = None) -> Run:
+    config = replace(tiny_config("drawn", requests=4, cells=CELLS[:2], sampling=sampling), output_dir=str(tmp_path))
+    return load_run(execute(config, console=QUIET, engine=Engine(fault), fault=fault))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0.8),
+        Sampling(temperature=1.2, top_k=12, top_p=0.9, min_p=0.02, seed=5),
+        Sampling(repetition_penalty=1.5, presence_penalty=0.4, logit_bias={42: -3.0}, min_tokens=6),
+        Sampling(temperature=0.7, repetition_penalty=1.3, frequency_penalty=0.2, top_k=20),
+    ],
+    ids=["drawn", "filtered", "penalised", "both"],
+)
+def test_drawn_outputs_are_replayed(tmp_path: Path, tiny_place: Path, sampling: Sampling) -> None:
+    """Noise, filters and penalties again, from the records and the model alone: every token is the one it takes."""
+    result = audit(check_loaded(sampled_run(tmp_path, sampling)), str(tiny_model(SEED)), console=QUIET)
+    assert result.outcome == "PASS"
+    assert result.audit is not None
+    assert (result.audit.tau_steps, result.audit.requests) == (0.0, 4)
+    assert {verdict.shortfall_steps for verdict in result.verdicts} == {0.0}
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.8, top_k=30), PENALISED], ids=["drawn", "penalised"])
+def test_a_leak_into_drawn_outputs_is_a_violation(tmp_path: Path, tiny_place: Path, sampling: Sampling) -> None:
+    run = sampled_run(tmp_path, sampling, "compressed_cache_in_verify")
+    result = audit(check_loaded(run), str(tiny_model(SEED)), console=QUIET)
+    assert result.outcome == "FAIL"
+    assert result.audit is not None
+    assert result.audit.tau_steps == 0.0
+    forks = [v for v in result.verdicts if v.step is not None]
+    assert {v.verdict for v in forks} == {Verdict.VIOLATION}
+    worst = [v.shortfall_steps for v in forks]
+    assert max(steps or 0.0 for steps in worst) > 1000
+    assert all(steps is not None and steps > 0 for steps in worst)
+
+
+def test_a_wrong_seed_is_too_coarse_to_decide(tmp_path: Path, tiny_place: Path) -> None:
+    """Files that state another seed than they were drawn with: the reference falls short of itself."""
+    run = sampled_run(tmp_path, Sampling(temperature=0.8, seed=1))
+    sampler = {"temperature": 0.8, "seed": 1, "noise": "vcbench"}
+
+    def files(seed: int) -> CheckResult:
+        a, b = (
+            write(tmp_path / f"{name}{seed}.jsonl", header(run, sampler=sampler | {"seed": seed}), outputs(run))
+            for name in "ab"
+        )
+        return audit(check_files(a, b), str(tiny_model(SEED)), console=QUIET)
+
+    assert files(1).outcome == "PASS"
+    assert (files(2).outcome, files(2).exit_code) == ("INCONCLUSIVE", 2)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "says"),
+    [
+        ({"temperature": 0.7, "seed": 1}, "were drawn with temperature 0.7 and noise that the audit cannot replay"),
+        ({"temperature": 0.7, "noise": "vcbench"}, "it needs the seed"),
+        ({"temperature": 0, "typical_p": 0.9}, "does not know the sampler setting 'typical_p'"),
+        ({"temperature": "hot"}, "sampler setting 'temperature' of a.jsonl is 'hot'; it must be a number"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused(
+    tmp_path: Path, tiny_runs: TinyRuns, tiny_place: Path, sampler: dict[str, Any], says: str
+) -> None:
+    stated = header(tiny_runs(None), sampler=sampler)
+    a, b = (write(tmp_path / name, stated, outputs(tiny_runs(None))) for name in ("a.jsonl", "b.jsonl"))
+    with pytest.raises(UsageError, match=re.escape(says)):
         audit(check_files(a, b), str(tiny_model(SEED)), console=QUIET)
 
 

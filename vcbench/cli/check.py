@@ -52,6 +52,9 @@ def check(
     controls: Annotated[
         bool, typer.Option("--controls", help="Decode forked requests of a run again to find the cause.")
     ] = False,
+    forks: Annotated[
+        int | None, typer.Option(min=0, help="With --controls: how many forks of each cell; 0 is all, 2 unless given.")
+    ] = None,
     inject_fault: Annotated[
         str | None, typer.Option(metavar="NAME", help="Build a fault into the engine, to see the gate turn red.")
     ] = None,
@@ -69,7 +72,9 @@ def check(
     rules = Rules(parse_fail_on(fail_on) if fail_on is not None else [], baseline, tolerance)
     selection = Selection(cell=cell, requests=frozenset(request) if request else None)
     source = _source(targets, overrides or [], inject_fault)
-    result = source.check(selection, rules, audit=audit, controls=controls)
+    if forks is not None and not controls:
+        raise UsageError("--forks says how many forks --controls looks into; add --controls")
+    result = source.check(selection, rules, audit=audit, controls=controls, forks=forks)
     _report(result, as_json=as_json, files={"junit": junit, "markdown": markdown, "html": html})
     if not as_json:
         next_command(_next(source.paths, result))
@@ -106,7 +111,9 @@ class Source:
 
     paths: tuple[Path, ...]
 
-    def check(self, selection: Selection, rules: Rules, *, audit: str | None, controls: bool) -> CheckResult:
+    def check(
+        self, selection: Selection, rules: Rules, *, audit: str | None, controls: bool, forks: int | None
+    ) -> CheckResult:
         """The gate's answer, with everything that was asked for beside it."""
         from vcbench.lossless.check import check_loaded, unreadable
         from vcbench.lossless.pairs import check_files
@@ -130,7 +137,8 @@ class Source:
         if controls and run is not None:
             from vcbench.runners.controls import FORKS_PER_CELL, run_controls
 
-            result = run_controls(result, run, limit=None if selection.requests else FORKS_PER_CELL)
+            wanted = FORKS_PER_CELL if forks is None else forks
+            result = run_controls(result, run, limit=None if selection.requests or not wanted else wanted)
         return rules.apply(result, run)
 
 

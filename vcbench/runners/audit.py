@@ -1,10 +1,17 @@
-"""The audit pass: the reference model teacher-forced over what both arms wrote, one prefill-shaped pass a request."""
+"""The audit pass: the reference model teacher-forced over what both arms wrote, one prefill-shaped pass a request.
+
+Outputs that were drawn, or chosen under a penalty, are replayed by the rule that chose them: the model's logits, the
+tokens before each place and the noise of its position say which token it takes, and what any other one lacks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
@@ -12,11 +19,13 @@ from vcbench.config.sampling import Sampling
 from vcbench.config.schema import ModelConfig, RunConfig
 from vcbench.engine.decoder import Block, Decoder
 from vcbench.engine.environment import set_threads
+from vcbench.engine.selection import Selector
+from vcbench.engine.types import Request
 from vcbench.errors import InexactError, UsageError
-from vcbench.lossless.answers import Answer, Arm, prompt_sha256
+from vcbench.lossless.answers import NOISE, Answer, Arm, prompt_sha256
 from vcbench.lossless.audit import Audited, apply_audit
 from vcbench.lossless.result import CellResult, CheckResult
-from vcbench.lossless.steps import Row, inspect_rows
+from vcbench.lossless.steps import Row, drawn_row, inspect_rows
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.records.provenance import neutral
 from vcbench.runners.plan import Identity, identify, with_model
@@ -25,20 +34,20 @@ from vcbench.runners.setup import load
 CHUNK = 2048
 ROWS = 64
 """Rows whose logits are held at a time."""
-GREEDY = ({"temperature": 0}, {"temperature": 0.0})
+NOT_SETTINGS = ("seed", "noise")
 
 
 def audit(result: CheckResult, model: str, *, console: Console) -> CheckResult:
     """The result with every fork classified by the model.
 
-    Raises UsageError for outputs that were drawn at random, and ModelError if the model is not here. A model that
-    contradicts the records' own settings makes the result not comparable.
+    Raises UsageError for outputs whose choices cannot be replayed, and ModelError if the model is not here. A model
+    that contradicts the records' own settings makes the result not comparable.
     """
     config = RunConfig(name="audit", model=ModelConfig(id=model), tasks=(), cells=())
     files = resolve_model(config.model)
     arms = [arm for cell in result.cells if cell.arms is not None for arm in cell.arms]
     for arm in arms:
-        _refuse_sampled(arm)
+        sampling_of(arm)
     if others := _contradictions(files, arms):
         return replace(result, differences=(*result.differences, *others))
     set_threads(0)
@@ -66,7 +75,7 @@ class Auditor:
     def __init__(self, decoder: Decoder, dtype: str) -> None:
         """`dtype`: the precision whose steps are counted."""
         self.decoder, self.dtype = decoder, dtype
-        self._known: dict[tuple[str, tuple[int, ...]], list[Row]] = {}
+        self._known: dict[tuple[str, str, str, tuple[int, ...]], list[Row]] = {}
 
     def cell(self, cell: CellResult, steps: Iterator[int]) -> Audited | None:
         """Both arms' rows for each request that both answered; None for a cell without verdicts."""
@@ -79,24 +88,45 @@ class Auditor:
             next(steps, None)
             ours, theirs = method.answers.get(verdict.request), reference.answers.get(verdict.request)
             if ours is not None and theirs is not None and _comparable(ours, theirs):
-                first[verdict.request], second[verdict.request] = self.rows(theirs), self.rows(ours)
+                first[verdict.request] = self.rows(theirs, reference)
+                second[verdict.request] = self.rows(ours, method)
         return Audited(reference=first, method=second)
 
-    def rows(self, answer: Answer) -> list[Row]:
+    def rows(self, answer: Answer, arm: Arm) -> list[Row]:
         """What the model says at each token of an output. Cost: a prefill of the prompt and a pass over the output."""
-        key = (answer.prompt_sha256, tuple(answer.token_ids))
+        sampling = sampling_of(arm)
+        drawn_by = "" if sampling.takes_best else answer.request
+        # Noise and penalties make a row the request's own; greedy rows of one prompt are everybody's.
+        key = (answer.prompt_sha256, drawn_by, str(sampling), tuple(answer.token_ids))
         if key not in self._known:
-            self._known[key] = self._forced(answer.prompt_ids, answer.token_ids)
+            selector = None if sampling.takes_best else Selector(_request(answer, arm, sampling))
+            self._known[key] = self._forced(answer.prompt_ids, answer.token_ids, selector)
         return self._known[key]
 
-    def _forced(self, prompt: Sequence[int], output: Sequence[int]) -> list[Row]:
+    def _forced(self, prompt: Sequence[int], output: Sequence[int], selector: Selector | None) -> list[Row]:
         prefill = self.decoder.prefill(prompt, chunk=CHUNK)
-        rows = inspect_rows(prefill.first_logits[None].cpu().numpy(), output[:1], self.dtype)
+        rows = self._inspect(prefill.first_logits[None].cpu().numpy(), output, 0, selector)
         for start in range(0, len(output) - 1, ROWS):
             fed = list(output[start:-1][:ROWS])
             logits = self.decoder.forward([Block(prefill.cache, fed)]).cpu().numpy()
             prefill.cache.commit(len(fed))
-            rows += inspect_rows(logits, output[start + 1 : start + 1 + len(fed)], self.dtype)
+            rows += self._inspect(logits, output, start + 1, selector)
+        return rows
+
+    def _inspect(
+        self, logits: NDArray[np.float32], output: Sequence[int], start: int, selector: Selector | None
+    ) -> list[Row]:
+        """Rows of the output tokens from `start` on. logits: [n, V], those that chose them."""
+        tokens = output[start : start + len(logits)]
+        if selector is None:
+            return inspect_rows(logits, tokens, self.dtype)
+        rows = []
+        for position, (values, token) in enumerate(zip(logits, tokens, strict=True), start=start):
+            before = output[:position]
+            finite = bool(np.isfinite(values).all())
+            margins = selector.margins(values, before, position) if finite else np.full(len(values), np.inf)
+            leader = selector.choose(values, before, position) if finite else -1
+            rows.append(drawn_row(values, margins, token, leader, self.dtype))
         return rows
 
 
@@ -118,18 +148,35 @@ def _contradictions(files: ModelFiles, arms: Sequence[Arm]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _refuse_sampled(arm: Arm) -> None:
+def sampling_of(arm: Arm) -> Sampling:
+    """How an arm's tokens were chosen. Raises UsageError where that cannot be replayed, naming what is in the way."""
     stated = arm.settings.get("sampler")
-    if not isinstance(stated, dict):
-        return
-    known = {key: value for key, value in stated.items() if key in Sampling.__dataclass_fields__ and key != "seed"}
-    default = Sampling()
-    changed = [key for key, value in known.items() if value != getattr(default, key) and not _means_default(key, value)]
-    if changed:
+    given: dict[str, Any] = stated if isinstance(stated, dict) else {}
+    known = {spec.name for spec in fields(Sampling)}
+    values = {key: value for key, value in given.items() if not _means_default(key, value)}
+    if unknown := sorted(values.keys() - known - set(NOT_SETTINGS)):
         raise UsageError(
-            f"the audit teacher-forces greedy outputs; those of {arm.name} were chosen with {', '.join(changed)}. "
-            "With noise keyed by position their ids are compared exactly, so that no audit is needed"
+            f"the audit does not know the sampler setting {unknown[0]!r} of {arm.name}; nothing is ignored"
         )
+    for key, value in values.items():
+        numbers = value.values() if key == "logit_bias" and isinstance(value, dict) else (value,)
+        if key in known and not all(type(number) in (int, float) for number in numbers):
+            raise UsageError(f"sampler setting {key!r} of {arm.name} is {value!r}; it must be a number")
+    bias = {int(token): float(value) for token, value in (values.pop("logit_bias", None) or {}).items()}
+    sampling = Sampling(**{key: value for key, value in values.items() if key in known}, logit_bias=bias)
+    if sampling.temperature > 0 and (sampling.seed is None or given.get("noise") != NOISE):
+        raise UsageError(
+            f"the outputs of {arm.name} were drawn with temperature {sampling.temperature:g} and noise that the audit "
+            f"cannot replay; it needs the seed and noise: {NOISE} (docs/sampling.md). Give greedy outputs"
+        )
+    return sampling
+
+
+def _request(answer: Answer, arm: Arm, sampling: Sampling) -> Request:
+    """What the answer's engine was asked, as far as it decides which token is taken."""
+    cap = arm.max_tokens or len(answer.token_ids)
+    prompt = tuple(answer.prompt_ids)
+    return Request(id=answer.request, prompt_ids=prompt, max_tokens=cap, stop_ids=arm.stop_ids, sampling=sampling)
 
 
 def _means_default(key: str, value: object) -> bool:

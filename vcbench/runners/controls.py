@@ -1,7 +1,8 @@
 """The control ladder: a forked request decoded again under one changed condition after the other.
 
-The first rung that reproduces the fork names its cause. A rung reproduces it where its output leaves the recorded
-reference at the fork or before it, or ends otherwise.
+The first rung that reproduces the fork names its cause. A rung reproduces it where its output leaves the reference at
+the fork or before it, or ends otherwise. The reference is the recorded one or, where decoding it again twice gives one
+and the same other output, that output: then the recorded one itself was made under a condition that a later rung has.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ from vcbench.records.schema import RequestLine
 from vcbench.runners.replay import Decoded, Replay
 
 FORKS_PER_CELL = 2
+"""How many forks of each cell are looked into unless more are asked for."""
 OTHER_BATCH = 4
 FLOAT32 = "float32"
 
 
 def run_controls(result: CheckResult, run: Run, *, limit: int | None = FORKS_PER_CELL) -> CheckResult:
-    """The result whose cards say which control reproduces the fork, for the first forks of each cell.
+    """The result whose cards say which control reproduces the fork, for the first forks of each cell (None: of all).
 
-    Cost: some ten decodings of the request for each card, and loading the model.
+    A remark says how many were left out. Cost: some ten decodings of the request for each card, and loading the model.
     """
     if not result.cards:
         return result
@@ -48,7 +50,9 @@ def run_controls(result: CheckResult, run: Run, *, limit: int | None = FORKS_PER
             cards.append(Ladder(replay, card).climb())
         else:
             cards.append(card)
-    return replace(result, cards=tuple(cards))
+    left = sum(not card.controls for card in cards)
+    remark = f"{left} of {len(cards)} forks were not looked into; `--forks 0` decodes all of them again"
+    return replace(result, cards=tuple(cards), remarks=(*result.remarks, *([remark] if left else [])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class Ladder:
         self.reference = self._line(baseline)
         self.method = self._line(self.cell)
         self.batch = replay.batch_of(self.task, self.name)
+        self.expected = _Output(self.reference.token_ids, self.reference.finish_reason)
+        self.reach = self.step
         self.full = CellSetup(arm="full", seed=replay.bench.config.seed)
         self.setup = replay.setup(replay.planned(self.cell, self.task))
 
@@ -100,12 +106,21 @@ class Ladder:
             ("reference at another batch size", "batch", self._other_batch),
             (f"scored at width {width} with no drafter", "width kernel", lambda: self._width(width)),
             ("cold against warm", "cache reuse", self._warm),
+            ("the cell without drafts and compression", "other weights or settings", self._undrafted),
             ("draft and verify with compression off", "draft-verify logic", self._uncompressed),
             ("float32 in both arms", "compression leaking into verification", self._float32),
         )
 
     def _repeated(self) -> Outcome:
-        return self._against_reference(self._decode(self.full, self.batch))
+        """From fresh prefills. Two that agree with each other alone are the reference from here on."""
+        first = self._against_reference(self._cold())
+        if not first.reproduces:
+            return first
+        again, other = (_output(self._cold()) for _ in range(2))
+        if again is None or again != other:
+            return first
+        self.expected, self.reach = again, len(again.token_ids)
+        return Outcome(False, f"twice the same, but not what was recorded: {first.detail}")
 
     def _other_batch(self) -> Outcome:
         names = [self.name]
@@ -121,13 +136,13 @@ class Ladder:
 
     def _width(self, width: int) -> Outcome:
         """Blocks of `width` rows of the reference's own output; each row's choice must be the output's next token."""
-        output = self.reference.token_ids
+        output = self.expected.token_ids
         snapshot = self.replay.snapshot(self.task, self.name)
         cache, wrong = snapshot.prefill.cache, None
         progress = Progress(snapshot.request)
         if not progress.selector.takes_best:
             return Outcome(None, "the tokens are not chosen by the logits alone")
-        for start in range(0, min(self.step, len(output) - 1), width):
+        for start in range(0, min(self.reach, len(output) - 1), width):
             fed = list(output[start:-1][:width])
             choices = self.replay.decoder.rows.arg_max(self.replay.decoder.forward([Block(cache, fed)]))
             cache.commit(len(fed))
@@ -136,35 +151,42 @@ class Ladder:
                 wrong += start + 1
                 break
         cache.rewind(len(snapshot.request.prompt_ids))
-        found = wrong is not None and wrong <= self.step
+        found = wrong is not None and wrong <= self.reach
         return Outcome(found, f"leaves the reference at token {wrong}" if found else "")
 
     def _warm(self) -> Outcome:
         """A fresh prefill against a snapshot that the method has used."""
         self._decode(self.setup, self.batch)
         warm = self._against_reference(self._decode(self.full, self.batch))
-        for name in self.batch:
-            self.replay.forget(self.task, name)
-        cold = self._against_reference(self._decode(self.full, self.batch))
+        cold = self._against_reference(self._cold())
         if warm.reproduces == cold.reproduces:
             return Outcome(False)
         return Outcome(True, f"the {'warm' if warm.reproduces else 'cold'} one leaves the reference")
 
+    def _undrafted(self) -> Outcome:
+        """One row at a time through all that the cell is made of: nothing is drafted, hence nothing accepted."""
+        undrafted = replace(self.setup, compressor=NoCompression(NoneOptions()), draft_length=0)
+        self._forget()
+        return self._against_reference(self._decode(undrafted, self.batch))
+
     def _uncompressed(self) -> Outcome:
-        """Once with every draft right, once with drafts made wrong where the recorded rounds rejected one."""
+        """Once with every draft right, once with the drafts that were recorded: wrong where one was rejected."""
         plain = replace(self.setup, compressor=NoCompression(NoneOptions()))
+        self._forget()
         outcome = self._against_reference(self._decode(plain, self.batch))
         if outcome.reproduces:
             return outcome
         engine = self.replay.engine
-        rejected = {self.name: list(self.method.accepted)}
+        recorded = {self.name: self.method}
 
-        def spoil(decoder: Decoder, caches: Mapping[str, KVCache]) -> CacheLevel:
-            return Spoiled(decoder, caches, rejected)
+        def repeat(decoder: Decoder, caches: Mapping[str, KVCache]) -> CacheLevel:
+            return Recorded(decoder, caches, recorded)
 
-        spoiled = engine.with_parts(replace(engine.parts("vericache"), drafter=spoil))
-        found = self._against_reference(self.replay.decode(plain, self.task, self.batch, self.name, self.step, spoiled))
-        return replace(found, detail=f"{found.detail}, with drafts made wrong" if found.reproduces else "")
+        repeating = engine.with_parts(replace(engine.parts("vericache"), drafter=repeat))
+        self._forget()
+        decoded = self.replay.decode(plain, self.task, self.batch, self.name, self.step, repeating)
+        found = self._against_reference(decoded)
+        return replace(found, detail=f"{found.detail}, with the recorded drafts" if found.reproduces else "")
 
     def _float32(self) -> Outcome:
         if self.replay.bench.identity.dtype == FLOAT32:
@@ -178,6 +200,15 @@ class Ladder:
         fork = first_divergence(full.generation.token_ids, ours.generation.token_ids)
         return Outcome(fork is not None, "" if fork is None else f"the two part at token {fork}")
 
+    def _cold(self) -> Decoded | None:
+        """The reference from fresh prefills."""
+        self._forget()
+        return self._decode(self.full, self.batch)
+
+    def _forget(self) -> None:
+        for name in self.batch:
+            self.replay.forget(self.task, name)
+
     def _decode(self, setup: CellSetup, names: Sequence[str]) -> Decoded | None:
         return self.replay.decode(setup, self.task, names, self.name, self.step)
 
@@ -185,10 +216,10 @@ class Ladder:
         if decoded is None:
             return Outcome(True, "no result")
         ours = decoded.generation
-        fork = first_divergence(self.reference.token_ids, ours.token_ids)
-        if fork is not None and fork <= self.step:
+        fork = first_divergence(self.expected.token_ids, ours.token_ids)
+        if fork is not None and fork <= self.reach:
             return Outcome(True, f"leaves the reference at token {fork}")
-        if fork is None and ours.finish_reason != self.reference.finish_reason:
+        if fork is None and ours.finish_reason != self.expected.finish_reason:
             return Outcome(True, f"ends by {ours.finish_reason!r}")
         return Outcome(False)
 
@@ -223,25 +254,43 @@ class Ladder:
         return self.replay.run.requests[cell.id, self.task, self.name]
 
 
-class Spoiled(CacheLevel):
-    """Proposes what the model says, but for one token of each draft: the first beyond what a round is to accept."""
+class Recorded(CacheLevel):
+    """Proposes what a request's rounds drafted, as far as records tell: what they accepted, then a wrong token."""
 
-    def __init__(self, decoder: Decoder, caches: Mapping[str, KVCache], accepted: Mapping[str, Sequence[int]]) -> None:
-        """`accepted`: drafts to be accepted in each round of a request; beyond these rounds, all but the last one."""
+    def __init__(self, decoder: Decoder, caches: Mapping[str, KVCache], lines: Mapping[str, RequestLine]) -> None:
+        """`lines`: the records to follow; other requests, and rounds beyond the record, err in their last token."""
         super().__init__(decoder, caches)
-        self._accepted = accepted
+        self._lines = lines
 
     def propose(self, wanted: Mapping[str, int], active: Sequence[Progress]) -> dict[str, list[int]]:
         drafts = super().propose(wanted, active)
         for progress in active:
-            self._spoil(drafts[progress.request.id], progress)
+            self._repeat(drafts[progress.request.id], progress)
         return drafts
 
-    def _spoil(self, draft: list[int], progress: Progress) -> None:
-        planned, number = self._accepted.get(progress.request.id, ()), len(progress.rounds)
-        at = planned[number] if number < len(planned) else len(draft) - 1
-        if 0 <= at < len(draft):
-            draft[at] = (draft[at] + 1) % self.decoder.architecture.vocab_size
+    def _repeat(self, draft: list[int], progress: Progress) -> None:
+        line, number, done = self._lines.get(progress.request.id), len(progress.rounds), len(progress.token_ids)
+        wrong_at = len(draft) - 1
+        if line is not None and number < len(line.accepted):
+            wrong_at = line.accepted[number]
+            accepted = line.token_ids[done : done + wrong_at]
+            draft[: len(accepted)] = accepted[: len(draft)]
+        if 0 <= wrong_at < len(draft):
+            draft[wrong_at] = (draft[wrong_at] + 1) % self.decoder.architecture.vocab_size
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """What an arm answered."""
+
+    token_ids: Sequence[int]
+    finish_reason: str
+
+
+def _output(decoded: Decoded | None) -> _Output | None:
+    if decoded is None:
+        return None
+    return _Output(list(decoded.generation.token_ids), decoded.generation.finish_reason)
 
 
 def _same(generation: Generation, line: RequestLine, step: int) -> bool:

@@ -146,7 +146,7 @@ class _KeepsLastDraft(CacheLevel):
 
 
 class _AcceptsNotFinite(CacheLevel):
-    """Is not finite in each request's second block, and agrees with every draft there."""
+    """Is not finite in each request's second block with a draft, and agrees with all of it."""
 
     def __init__(self, decoder: Decoder, caches: Mapping[str, KVCache]) -> None:
         super().__init__(decoder, caches)
@@ -156,8 +156,8 @@ class _AcceptsNotFinite(CacheLevel):
         scores = super().score(spans)
         for span in spans:
             key = span.progress.request.id
-            self._blocks[key] += 1
-            if self._blocks[key] == 2:
+            self._blocks[key] += bool(span.drafted)
+            if self._blocks[key] == 2 and span.drafted:
                 scores[key] = Scores([*span.drafted, 0], torch.full_like(scores[key].logits, float("nan")))
         return scores
 
