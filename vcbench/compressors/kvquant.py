@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
-from vcbench.calibration.base import FILE_DOC, CalibrationNeed, Fit
+from vcbench.calibration.base import FILE_DOC, Calibration, CalibrationNeed, Fit
 from vcbench.compressors.base import Compressor, CompressorOptions
 from vcbench.engine.cache import KVCache
 from vcbench.engine.decoder import Decoder, Instruct, Prefill
@@ -79,6 +79,10 @@ class KVQuant(Compressor[KVQuantOptions]):
     kind = "quantise"
     cache_class = NonuniformCache
 
+    def __init__(self, options: KVQuantOptions, calibration: Calibration | None = None) -> None:
+        super().__init__(options, calibration)
+        self._books: Codebooks | None = None
+
     @classmethod
     def unsupported(cls, options: Any, architecture: Architecture) -> str | None:
         if architecture.head_dim > LARGEST_HEAD:
@@ -107,16 +111,14 @@ class KVQuant(Compressor[KVQuantOptions]):
         return fit(decoder, samples, options.outliers or DEFAULT_OUTLIERS, progress)
 
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
-        return NonuniformCache.of_prompt(
-            prefill.cache, self._codebooks(prefill.cache.shape.n_layers), prefill.model().rope, self.options.sinks
-        )
+        shape = prefill.cache.shape
+        if self._books is None:
+            nf = self.options.codebook == "nf"
+            self._books = self._normal_float(shape.n_layers, shape.device) if nf else self._calibrated(shape.device)
+        return NonuniformCache.of_prompt(prefill.cache, self._books, prefill.model().rope, self.options.sinks)
 
-    def _codebooks(self, layers: int) -> Codebooks:
-        return self._calibrated if self.options.codebook == "calibrated" else self._normal_float(layers)
-
-    @cached_property
-    def _calibrated(self) -> Codebooks:
-        o, tensors = self.options, self.calibration.tensors
+    def _calibrated(self, device: torch.device) -> Codebooks:
+        o, tensors = self.options, {name: tensor.to(device) for name, tensor in self.calibration.tensors.items()}
         form = "sparse" if o.outliers else "dense"
         decoded = "decoded" if o.q_norm == "on" or (o.q_norm == "auto" and o.bits == 2) else "levels"
         levels = {kind: tensors[f"levels.{form}.{o.weights}.{kind}.{o.bits}"] for kind in KINDS}
@@ -130,8 +132,8 @@ class KVQuant(Compressor[KVQuantOptions]):
             outliers=o.outliers,
         )
 
-    def _normal_float(self, layers: int) -> Codebooks:
-        levels = normal_float(self.options.bits).repeat(layers, 1)
+    def _normal_float(self, layers: int, device: torch.device) -> Codebooks:
+        levels = normal_float(self.options.bits).repeat(layers, 1).to(device)
         books: dict[Kind, Tensor] = dict.fromkeys(KINDS, levels)
         return Codebooks(
             bits=self.options.bits,

@@ -105,7 +105,7 @@ class KVzap(BudgetCompressor[KVzapOptions]):
 
     def gather(self, full: FullCache, positions: Tensor) -> KVCache:
         cache = SurrogateCache.gather(full, positions)
-        cache.surrogate = tuple(self.calibration.tensors.values())
+        cache.surrogate = tuple(tensor.to(full.shape.device) for tensor in self.calibration.tensors.values())
         return cache
 
     @classmethod

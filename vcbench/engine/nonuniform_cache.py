@@ -172,7 +172,7 @@ class NonuniformCache(KVCache):
     def _key_table(self, layer: int) -> Tensor:
         """What each key channel's codes stand for: [Hk, D, 2 ** bits] float32, made for one call."""
         if not self.k_ranges.numel():
-            return torch.zeros((self.shape.n_kv_heads, self.shape.head_dim, 1 << self.books.bits))
+            return self.k_ranges.new_zeros((self.shape.n_kv_heads, self.shape.head_dim, 1 << self.books.bits)).float()
         levels = self.books.decoded["keys"][layer]
         return levels * self.k_ranges[layer, ..., None].float() + self.k_offsets[layer, ..., None].float()
 
