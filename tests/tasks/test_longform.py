@@ -33,15 +33,13 @@ def answer(text: str) -> Answer:
     return Answer(text=text, token_ids=[], finish_reason="length")
 
 
-def test_registered() -> None:
-    assert registry.lookup("task", "longform") is LongformTask
-    names = [metric.name for metric in LongformTask.metrics]
-    assert len(names) == len(set(names))
-    assert [metric.name for metric in LongformTask.metrics if metric.headline] == [
-        "completion_rate",
-        "length_score",
-        "procedure_score",
-    ]
+@pytest.mark.parametrize(
+    ("benchmark", "headline"),
+    [("longgenbench", "completion_rate"), ("longbench-write", "length_score"), ("longproc", "procedure_score")],
+)
+def test_registered_with_the_metrics_of_the_benchmark(benchmark: Any, headline: str) -> None:
+    task = registry.lookup("task", "longform")(Options(benchmark=benchmark))
+    assert [metric.name for metric in task.metrics if metric.headline] == [headline]
 
 
 @pytest.mark.parametrize(
@@ -69,13 +67,6 @@ def test_prompts_end_with_the_templates_tail_and_the_prefix() -> None:
     tokenizer = WordTokenizer()
     for prompt in LongformTask(Options()).prompts(tokenizer, limit=None, seed=0):
         assert tokenizer.decode(prompt.ids).endswith(f"{prompt.target['prefix']}<answer>")
-
-
-def test_metrics_of_other_benchmarks_do_not_apply() -> None:
-    task, (prompt, *_) = load(benchmark="longbench-write")
-    values = task.score(as_recorded(prompt), answer("word " * 60), None)
-    assert {name for name, value in values.items() if value is not None} == {"length_score", "words", "length_ratio"}
-    assert values["length_score"] == 100.0
 
 
 def test_real_files() -> None:
@@ -149,6 +140,10 @@ def test_an_empty_file(tmp_path: Path) -> None:
         ({"subset": "countdown_0.5k"}, "subset belongs to benchmark longproc"),
         ({"template": "x"}, "template belongs to benchmark longproc"),
         ({"benchmark": "longproc", "subset": "pseudo_to_code_2k"}, "'pseudo_to_code_2k' is none of countdown, html_to"),
+        (
+            {"benchmark": "longproc", "subset": "countdown_2k"},
+            "needs path or dataset: the embedded sample has 0.5k only",
+        ),
         ({"benchmark": "longproc", "subset": "countdown_4k"}, "with one of _0.5k, _2k, _8k"),
     ],
 )

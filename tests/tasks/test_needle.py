@@ -95,9 +95,9 @@ def test_many_needles_and_one() -> None:
     assert prompt.target["others"] == []
 
 
-def score(position: float, text: str, reference: str | None = None) -> dict[str, Any]:
+def score(text: str, reference: str | None = None) -> dict[str, Any]:
     task = NeedleTask(Options())
-    asked = Question(id="x", target={"value": "123456", "others": ["654321"]}, meta={"position": position})
+    asked = Question(id="x", target={"value": "123456", "others": ["654321"]}, meta={"position": 0.5})
     return dict(task.score(asked, answer(text), answer(reference) if reference is not None else None))
 
 
@@ -117,20 +117,17 @@ def score(position: float, text: str, reference: str | None = None) -> dict[str,
     ],
 )
 def test_which_answers_count(text: str, found: bool, mentioned: bool, confused: bool) -> None:
-    values = score(0.5, text)
+    values = score(text)
     assert (values["found"], values["mentioned"], values["confused"]) == (found, mentioned, confused)
-    assert (values["found_at_start"], values["found_inside"], values["found_at_end"]) == (None, found, None)
 
 
-def test_scores_by_position_and_agreement() -> None:
-    assert score(0.0, "123456")["found_at_start"] is True
-    assert score(1.0, "9")["found_at_end"] is False
-    assert set(score(0.0, "")) == {metric.name for metric in NeedleTask.metrics}
-    assert score(0.0, "5", "It is 5.")["same_as_full"] is True
-    assert score(0.0, "6", "It is 5.")["same_as_full"] is False
-    assert score(0.0, "", "It is 5.")["same_as_full"] is False
-    assert score(0.0, "6", "unknown")["same_as_full"] is None
-    assert score(0.0, "6")["same_as_full"] is None
+def test_agreement_with_full_kv() -> None:
+    assert set(score("")) == {metric.name for metric in NeedleTask.metrics}
+    assert score("5", "It is 5.")["same_as_full"] is True
+    assert score("6", "It is 5.")["same_as_full"] is False
+    assert score("", "It is 5.")["same_as_full"] is False
+    assert score("6", "unknown")["same_as_full"] is None
+    assert score("6")["same_as_full"] is None
 
 
 def test_gold_answers_from_the_records() -> None:

@@ -111,7 +111,8 @@ class Task(ABC):
 
     Options: ClassVar[type[TaskOptions]] = TaskOptions
     summary: ClassVar[str] = ""
-    metrics: ClassVar[tuple[Metric, ...]] = ()
+    metrics: tuple[Metric, ...] = ()
+    """Of the class, or of the instance where the options decide what is scored."""
 
     def __init__(self, options: TaskOptions) -> None:
         self.options = options

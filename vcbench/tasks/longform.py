@@ -12,7 +12,7 @@ import yaml
 
 from vcbench.errors import TaskError, VcbenchError
 from vcbench.registry import register
-from vcbench.tasks.base import Answer, Exclusion, Prompt, PromptTokenizer, Question, Task, Value, checked
+from vcbench.tasks.base import Answer, Exclusion, Prompt, PromptTokenizer, Question, Task, TaskOptions, Value, checked
 from vcbench.tasks.longform_sets.item import DataSet, Item
 from vcbench.tasks.longform_sets.longbench_write import LongBenchWrite
 from vcbench.tasks.longform_sets.longgenbench import LongGenBench
@@ -54,6 +54,8 @@ class Options(SourceOptions):
             raise ValueError(
                 f"subset {self.subset!r} is none of {', '.join(PROCEDURES)} with one of _{', _'.join(LENGTHS)}"
             )
+        if self.subset and length != LENGTHS[0] and not self.path and not self.dataset:
+            raise ValueError(f"subset {self.subset!r} needs path or dataset: the embedded sample has {LENGTHS[0]} only")
 
     @property
     def procedure(self) -> str | None:
@@ -69,9 +71,11 @@ class LongformTask(Task):
 
     Options = Options
     summary = "long outputs: LongGenBench (default), LongBench-Write, LongProc; without data a sample of vcbench's own"
-    metrics = tuple(
-        {metric.name: metric for kind in (LongGenBench, LongBenchWrite, LongProc) for metric in kind().metrics}.values()
-    )
+
+    def __init__(self, options: TaskOptions) -> None:
+        super().__init__(options)
+        assert isinstance(options, Options)
+        self.metrics = SCORED_AS[options.benchmark].metrics
 
     def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
         """The rows as prompts; all rows are checked, those beyond the limit too."""
@@ -93,10 +97,9 @@ class LongformTask(Task):
         return checked(made, task="longform")
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
-        """The metrics of the prompt's benchmark; those of the others do not apply."""
+        """The metrics of the prompt's benchmark."""
         benchmark = SCORED_AS[question.meta["benchmark"]]
-        values = benchmark.score(question.target, answer.text, reference.text if reference is not None else None)
-        return {metric.name: None for metric in self.metrics} | dict(values)
+        return benchmark.score(question.target, answer.text, reference.text if reference is not None else None)
 
 
 SCORED_AS: dict[str, DataSet] = {

@@ -100,9 +100,6 @@ class NeedleTask(Task):
     summary = "find a number in generated text, at positions from the first word to the last"
     metrics = (
         Metric(name="found", summary="the first number of the answer is the right one", headline=True),
-        Metric(name="found_at_start", summary="the same, where the needle is the document's first words"),
-        Metric(name="found_inside", summary="the same, where it stands between beginning and end"),
-        Metric(name="found_at_end", summary="the same, where it is the document's last words"),
         Metric(name="mentioned", summary="the right number is anywhere in the answer"),
         Metric(name="confused", summary="the first number is that of another needle", better="lower"),
         Metric(name="same_as_full", summary="the same first number as full KV, where that gives one"),
@@ -116,17 +113,12 @@ class NeedleTask(Task):
         return checked([_prompt(*case, tokenizer, options, seed) for case in cases[:limit]], task="needle")
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
-        """Whether the number was found, and where it stood."""
-        target, position = question.target, question.meta["position"]
-        numbers = _numbers(answer.text)
+        """Whether the number was found."""
+        target, numbers = question.target, _numbers(answer.text)
         first = numbers[0] if numbers else None
         theirs = _numbers(reference.text)[:1] if reference is not None else []
-        found = first == target["value"]
         return {
-            "found": found,
-            "found_at_start": found if position == 0 else None,
-            "found_inside": found if 0 < position < 1 else None,
-            "found_at_end": found if position == 1 else None,
+            "found": first == target["value"],
             "mentioned": target["value"] in numbers,
             "confused": first in target["others"],
             "same_as_full": first == theirs[0] if theirs else None,
