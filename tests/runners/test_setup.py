@@ -12,7 +12,8 @@ from vcbench.config.schema import TaskConfig
 from vcbench.errors import TaskError
 from vcbench.models.gguf_convert import build_tokenizer
 from vcbench.models.tokenizer import Tokenizer
-from vcbench.runners.setup import make_prompts
+from vcbench.runners.setup import make_prompts, make_task
+from vcbench.tasks.base import Prompt
 
 BOS = "<|im_start|>"
 
@@ -31,12 +32,16 @@ def trace(tmp_path: Path, text: str, form: str = "chat") -> TaskConfig:
     return TaskConfig(name="trace", options={"path": str(path), "format": form}, max_tokens=4)
 
 
+def prompts(task: TaskConfig, tokenizer: Tokenizer) -> list[Prompt]:
+    return make_prompts(task, make_task(task), tokenizer, seed=0)
+
+
 def test_a_template_that_writes_bos_gives_one(tmp_path: Path) -> None:
     tokenizer = tokenizer_with(tmp_path / "model", "{{ bos_token }}{{ messages[0].content }}")
-    (prompt,) = make_prompts(trace(tmp_path, "the"), tokenizer, seed=0)
+    (prompt,) = prompts(trace(tmp_path, "the"), tokenizer)
     assert prompt.ids.count(tokenizer.bos_id) == 1
     assert prompt.ids[0] == tokenizer.bos_id
-    (raw,) = make_prompts(trace(tmp_path, f"{BOS}the", "raw"), tokenizer, seed=0)
+    (raw,) = prompts(trace(tmp_path, f"{BOS}the", "raw"), tokenizer)
     assert raw.ids == prompt.ids, "raw adds none"
 
 
@@ -51,17 +56,17 @@ def test_a_template_that_writes_bos_gives_one(tmp_path: Path) -> None:
 def test_two_bos_are_refused(tmp_path: Path, template: str, text: str, form: str) -> None:
     tokenizer = tokenizer_with(tmp_path / "model", template)
     with pytest.raises(TaskError, match=r"task 'trace', prompt 'first' begins with two BOS tokens \(id \d+\)"):
-        make_prompts(trace(tmp_path, text, form), tokenizer, seed=0)
+        prompts(trace(tmp_path, text, form), tokenizer)
 
 
 def test_a_tokenizer_without_bos(tmp_path: Path) -> None:
     tokenizer = tokenizer_with(tmp_path / "model", "{{ messages[0].content }}", bos=None)
     assert tokenizer.bos_id is None
-    assert make_prompts(trace(tmp_path, f"{BOS}{BOS}the"), tokenizer, seed=0)
+    assert prompts(trace(tmp_path, f"{BOS}{BOS}the"), tokenizer)
 
 
 def test_no_chat_template(tmp_path: Path) -> None:
     tokenizer = tokenizer_with(tmp_path / "model", None)
     with pytest.raises(TaskError, match=r"line 1: field `prompt` does not fit .* has no chat template .* plain text"):
-        make_prompts(trace(tmp_path, "the"), tokenizer, seed=0)
-    assert make_prompts(trace(tmp_path, "the", "raw"), tokenizer, seed=0)
+        prompts(trace(tmp_path, "the"), tokenizer)
+    assert prompts(trace(tmp_path, "the", "raw"), tokenizer)
