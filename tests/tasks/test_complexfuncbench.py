@@ -133,6 +133,23 @@ def test_turns_are_judged_from_their_record_alone() -> None:
     assert score(other, asked, "I give up.")["stop_early"] is True
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_opened_call_is_part_of_the_answer(name: FormatName) -> None:
+    tokenizer = TemplateTokenizer(BY_FORMAT[name])
+    made = task(open_call=True)
+    for prompt in made.prompts(tokenizer, limit=4, seed=0):
+        opening = prompt.meta["opening"]
+        assert tokenizer.decode(prompt.ids).endswith(f"<s>assistant{opening}")
+        text = golden(prompt, name)
+        assert text.startswith(opening)
+        rest = text.removeprefix(opening)
+        assert score(made, prompt, rest, reference=rest)["exact_calls"] is True
+        assert score(made, prompt, rest, reference=rest)["same_calls"] is True
+        assert score(made, prompt, "?", reference=rest)["decode_error"] is True
+    with pytest.raises(ValueError, match="would keep interactive conversations from ending"):
+        CfbOptions(open_call=True, mode="interactive")
+
+
 def test_teacher_forced_has_no_follow_ups() -> None:
     made = task()
     prompt = prompts(made, limit=1)[0]

@@ -34,6 +34,7 @@ from vcbench.tasks.rows import identified, read_rows
 from vcbench.tasks.source import SAMPLE as EMBEDDED
 from vcbench.tasks.source import rows_of
 from vcbench.tasks.tool_calls.chat import Dialect, Exchange, Wanted, dialect_of
+from vcbench.tasks.tool_calls.formats import FORMATS
 
 NAME = "complexfuncbench"
 FILE = "ComplexFuncBench.jsonl"
@@ -59,6 +60,13 @@ class CfbOptions(TaskOptions):
     tool_call_format: Wanted = field(
         default="auto", metadata={"doc": "How the model writes calls; `auto` finds out from its chat template."}
     )
+    open_call: bool = field(
+        default=False,
+        metadata={
+            "doc": "Begin every answer with the opening of a call, for models too small to begin one themselves; "
+            "`teacher_forced` only, since an interactive conversation ends in text."
+        },
+    )
     domains: tuple[str, ...] = field(default=(), metadata={"doc": "Only these, such as `Hotels`; none takes all."})
     max_context_tokens: int | None = field(
         default=None, metadata={"doc": "Longer prompts are excluded, and counted.", "minimum": 1}
@@ -75,6 +83,8 @@ class CfbOptions(TaskOptions):
     def __post_init__(self) -> None:
         if self.path and self.dataset:
             raise ValueError("give path or dataset, not both")
+        if self.open_call and self.mode == "interactive":
+            raise ValueError("open_call would keep interactive conversations from ending; leave it out")
 
 
 @register("task", NAME)
@@ -181,9 +191,10 @@ class ComplexFuncBench(Task):
             ids = dialect.ids(tokenizer, conversation.request, conversation.functions, history)
         except TaskError as error:
             raise TaskError(f"conversation {conversation.id!r}: {error}") from error
+        opening = FORMATS[dialect.format].OPENING if options.open_call else ""
         return Prompt(
             id=f"{conversation.id}/{'t1' if interactive else f's{step + 1}'}",
-            ids=tuple(ids),
+            ids=(*ids, *(tokenizer.encode(opening) if opening else ())),
             document_sha256=conversation.sha256,
             target=case.as_target(),
             meta={
@@ -193,6 +204,7 @@ class ComplexFuncBench(Task):
                 "steps": len(conversation.steps),
                 **place,
                 **dialect.as_meta(),
+                "opening": opening,
                 "source": options.dataset or options.path or EMBEDDED,
                 "synthetic": conversation.synthetic,
             },

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from vcbench.tasks.base import Answer, Metric, Question, Ratio, Value
 from vcbench.tasks.cfb.judge import Case, judge
-from vcbench.tasks.tool_calls.base import Parsed
 
 ERRORS = {
     "func_error": "another function than the golden one, or none that exists",
@@ -34,7 +33,9 @@ METRICS = (
 
 def values(question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
     """Every metric of one answer; in the interactive mode, of one turn."""
-    case, parsed, turn = judge(question, answer.text)
+    opening = question.meta.get("opening", "")
+    text = opening + answer.text
+    case, parsed, turn = judge(question, text)
     interactive = question.meta["mode"] == "interactive"
     # A conversation's golden calls count once, with its first turn.
     expected = case.golden_calls if not interactive or question.meta["turn"] == 1 else 0
@@ -44,7 +45,7 @@ def values(question: Question, answer: Answer, reference: Answer | None) -> Mapp
         "exact_calls": sound and not turn.undecided and turn.success is not False,
         "success": turn.success if known else None,
         "call_accuracy": Ratio(turn.matched, expected),
-        "same_calls": _same_calls(case, parsed, answer, reference),
+        "same_calls": None if reference is None else _same_calls(case, text, opening + reference.text),
         "well_formed": bool(parsed.calls) and not parsed.errors,
         "exact_calls_lenient": sound and turn.lenient is not False,
         "success_lenient": turn.lenient if known else None,
@@ -53,15 +54,12 @@ def values(question: Question, answer: Answer, reference: Answer | None) -> Mapp
     }
 
 
-def _same_calls(case: Case, parsed: Parsed, answer: Answer, reference: Answer | None) -> bool | None:
-    """Whether full KV makes the same calls, in any order; None where there is no full KV or neither makes any."""
-    if reference is None:
+def _same_calls(case: Case, text: str, reference: str) -> bool | None:
+    """Whether two answers make the same calls, in any order; None where neither makes any."""
+    ours, theirs = case.parse(text), case.parse(reference)
+    if not (ours.calls or ours.errors or theirs.calls or theirs.errors):
         return None
-    theirs = case.parse(reference.text)
-    if not (parsed.calls or parsed.errors or theirs.calls or theirs.errors):
-        return None
-    if parsed.errors or theirs.errors:
-        return answer.text == reference.text
-    ours = [call.as_dict() for call in parsed.calls]
-    others = [call.as_dict() for call in theirs.calls]
-    return len(ours) == len(others) and all(ours.count(call) == others.count(call) for call in ours)
+    if ours.errors or theirs.errors:
+        return text == reference
+    mine, others = ([call.as_dict() for call in parsed.calls] for parsed in (ours, theirs))
+    return len(mine) == len(others) and all(mine.count(call) == others.count(call) for call in mine)

@@ -66,7 +66,9 @@ class CallError(Exception):
 
 
 class Format(Protocol):
-    """A module of this package that reads and writes one format."""
+    """A module of this package that reads and writes one format. `OPENING`: how an answer with a call begins."""
+
+    OPENING: str
 
     def parse(self, text: str, signatures: Signatures) -> Parsed:
         """The calls of an answer. `signatures` type values where the format writes all of them as text."""

@@ -16,6 +16,7 @@ from vcbench.tasks.tool_calls.base import (
 )
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+OPENING = f'{OPEN}\n{{"name":'
 
 
 def parse(text: str, signatures: Signatures) -> Parsed:
@@ -42,8 +43,9 @@ def write(calls: Sequence[ToolCall]) -> str:
 
 def resume(text: str, start: int) -> int:
     """Where reading goes on after a broken call: after its closing tag, else at the next opening one."""
-    close, following = text.find(CLOSE, start), text.find(OPEN, start)
-    if close >= 0 and not 0 <= following < close:
+    following = text.find(OPEN, start)
+    close = text.find(CLOSE, start, following if following >= 0 else len(text))
+    if close >= 0:
         return close + len(CLOSE)
     return following if following >= 0 else len(text)
 

@@ -17,10 +17,11 @@ from vcbench.tasks.tool_calls.base import (
 )
 
 TAG = "<|python_tag|>"
+OPENING = '{"name":'
 CALL = r'\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"(?:parameters|arguments)"'
 MEANT = re.compile(CALL)
 """What is meant as a call wherever it stands; other objects are, at the beginning or right after a call."""
-NEXT = re.compile(rf"[;\n]\s*(?={CALL})")
+NEXT = re.compile(rf"[;\n] {{0,8}}(?={CALL})")
 """Where reading goes on after a broken call, so that objects inside of it are not taken for calls."""
 
 

@@ -17,8 +17,9 @@ from vcbench.tasks.tool_calls.base import (
 )
 
 TAG = "[TOOL_CALLS]"
+OPENING = f'{TAG}[{{"name":'
 # Decoders that drop special tokens drop [ARGS] and [CALL_ID]; the arguments' brace still ends the name.
-NAMED = re.compile(r"\s*([^\s\[\]{}]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(?=\{)")
+NAMED = re.compile(r"\s*+([^\s\[\]{}]++)\s*+(?:\[CALL_ID\][^\[{]*+)?(?:\[ARGS\])?\s*+(?=\{)")
 
 
 def parse(text: str, signatures: Signatures) -> Parsed:

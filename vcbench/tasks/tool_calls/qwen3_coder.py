@@ -12,7 +12,9 @@ from typing import Any
 from vcbench.tasks.tool_calls.base import CallError, Parsed, Signatures, ToolCall, read_json, skip_space, written
 from vcbench.tasks.tool_calls.hermes import CLOSE, OPEN, resume
 
+OPENING = f"{OPEN}\n<function="
 FUNCTION = re.compile(r"<function=([^<>\n]+)>")
+BEGINNING = re.compile(rf"{OPEN}|{FUNCTION.pattern}")
 # A parameter ends with its own tag; models leave that out now and then, so the next tag ends it too. No other call may
 # begin inside, or a broken call would swallow the next one.
 PARAMETER = re.compile(
@@ -31,7 +33,8 @@ def parse(text: str, signatures: Signatures) -> Parsed:
     errors: list[str] = []
     outside: list[str] = []
     at = 0
-    while (start := _next(text, at)) is not None:
+    while (found := BEGINNING.search(text, at)) is not None:
+        start = found.start()
         outside.append(text[at:start])
         begin = skip_space(text, start + len(OPEN)) if text.startswith(OPEN, start) else start
         try:
@@ -64,12 +67,6 @@ def typed(text: str, kind: str) -> Any:
         if isinstance(value, wanted) and not isinstance(value, bool) and skip_space(text, end) == len(text):
             return value
     return text
-
-
-def _next(text: str, at: int) -> int | None:
-    found = FUNCTION.search(text, at)
-    starts = [text.find(OPEN, at), found.start() if found else -1]
-    return min((start for start in starts if start >= 0), default=None)
 
 
 def _call(text: str, start: int, signatures: Signatures) -> tuple[ToolCall, int]:
