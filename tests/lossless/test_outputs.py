@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -274,3 +275,18 @@ def test_a_run_of_another_schema_version_is_not_comparable(tmp_path: Path) -> No
     assert "schema version 7, this vcbench reads 1 and 2" in result.differences[0]
     result = check_files(Sample().write(tmp_path / "other"), path)
     assert result.exit_code == 3
+
+
+def test_stated_log_probabilities_bound_the_divergence(tmp_path: Path) -> None:
+    """Up to the first other token, that step included; nothing is said where only one side states them."""
+    half = {"10": math.log(1 / 2), "11": math.log(1 / 2)}
+    third = {"10": math.log(1 / 3), "11": math.log(2 / 3)}
+    a = [row | {"logprobs": [half, half, {"12": -0.1}, {str(row["output_ids"][3]): -0.1}]} for row in rows()]
+    b = [row | {"logprobs": [half, third, {"12": -0.1}, {str(row["output_ids"][3]): -0.1}]} for row in rows()]
+    good = write(tmp_path / "a.jsonl", HEADER, a)
+    notes = check_files(good, write(tmp_path / "b.jsonl", HEADER, b)).cells[0].notes
+    assert notes == (
+        "kl_topk: at least 0.0147 nats a step, at most 0.0589 of these in one "
+        "(lower bounds from the stated log-probabilities, 12 steps)",
+    )
+    assert check_files(good, write(tmp_path / "c.jsonl", HEADER, rows())).cells[0].notes == ()

@@ -8,6 +8,8 @@ from vcbench.lossless.answers import Arm
 from vcbench.lossless.result import Guard
 from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance
 from vcbench.metrics.bytes import factors
+from vcbench.metrics.divergence import kl_topk
+from vcbench.metrics.text import first_divergence
 from vcbench.records.reader import CellInfo
 from vcbench.records.schema import RequestLine
 
@@ -53,10 +55,30 @@ def outputs_guards(reference: Arm, method: Arm) -> tuple[Guard, ...]:
 
 
 def outputs_notes(reference: Arm, method: Arm) -> tuple[str, ...]:
-    """What weakens a pass of outputs of other engines."""
+    """What weakens a pass of outputs of other engines, and how far their stated log-probabilities are apart."""
+    bound = _least_kl(reference, method)
     if outputs_guards(reference, method):
+        return bound
+    return ("the records carry no sign that the method was at work (drafted, accepted, cached_tokens)", *bound)
+
+
+def _least_kl(reference: Arm, method: Arm) -> tuple[str, ...]:
+    """KL from the log-probabilities that both arms state, over the steps that both came to by the same tokens."""
+    found = []
+    for name, ours in method.answers.items():
+        full = reference.answers.get(name)
+        if full is None or full.logprobs is None or ours.logprobs is None:
+            continue
+        fork = first_divergence(full.token_ids, ours.token_ids)
+        same = zip(full.logprobs, ours.logprobs, strict=False)
+        found += [kl_topk(p, q) for step, (p, q) in enumerate(same) if fork is None or step <= fork]
+    if not found:
         return ()
-    return ("the records carry no sign that the method was at work (drafted, accepted, cached_tokens)",)
+    mean = sum(found) / len(found)
+    return (
+        f"kl_topk: at least {mean:.3g} nats a step, at most {max(found):.3g} of these in one "
+        f"(lower bounds from the stated log-probabilities, {len(found)} steps)",
+    )
 
 
 def _cache_state(arm: Arm) -> Guard | None:
