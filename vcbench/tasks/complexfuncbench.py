@@ -33,7 +33,7 @@ from vcbench.tasks.hub import hub_file
 from vcbench.tasks.rows import identified, read_rows
 from vcbench.tasks.source import SAMPLE as EMBEDDED
 from vcbench.tasks.source import rows_of
-from vcbench.tasks.tool_calls.chat import Dialect, Exchange, Wanted, dialect_of
+from vcbench.tasks.tool_calls.chat import Dialect, Exchange, Wanted, as_messages, dialect_of
 from vcbench.tasks.tool_calls.formats import FORMATS
 
 NAME = "complexfuncbench"
@@ -141,7 +141,7 @@ class ComplexFuncBench(Task):
         exchanges = self._exchanges(conversation, answers)
         if exchanges is None:
             return None
-        ids = self._dialect.ids(tokenizer, conversation.request, conversation.functions, exchanges)
+        ids = self._dialect.ids(tokenizer, as_messages(conversation.request, exchanges), conversation.functions)
         turn = len(answers) + 1
         return Prompt(
             id=follow_up_id(prompt, ids, name=f"{conversation.id}/t{turn}"),
@@ -188,7 +188,7 @@ class ComplexFuncBench(Task):
         case = Case.of(conversation, asked, format_name=dialect.format, max_turns=options.max_turns)
         place: dict[str, Any] = {"turn": 1, "answers": []} if interactive else {"step": step + 1}
         try:
-            ids = dialect.ids(tokenizer, conversation.request, conversation.functions, history)
+            ids = dialect.ids(tokenizer, as_messages(conversation.request, history), conversation.functions)
         except TaskError as error:
             raise TaskError(f"conversation {conversation.id!r}: {error}") from error
         opening = FORMATS[dialect.format].OPENING if options.open_call else ""

@@ -26,8 +26,7 @@ from vcbench.tasks.recorded_requests import NAMES, RecordedRequest, read_request
 from vcbench.tasks.rows import Row, identified
 from vcbench.tasks.source import SAMPLE, rows_of
 from vcbench.tasks.tool_calls.base import Signature
-from vcbench.tasks.tool_calls.chat import Wanted, dialect_of, wrapped
-from vcbench.tasks.tool_calls.conversation import instructed, renumbered
+from vcbench.tasks.tool_calls.chat import Wanted, dialect_of
 from vcbench.tasks.tool_calls.formats import parse
 
 SAMPLE_FILE = "trace.jsonl"
@@ -162,9 +161,7 @@ def _ids_with_functions(
     dialect = dialect_of(tokenizer, wanted)
     signatures = {str(f["name"]): Signature.of(f.get("parameters") or {}).as_dict() for f in functions}
     about = {"functions": {**dialect.as_meta(), "signatures": signatures}}
-    if dialect.template:
-        return tokenizer.chat(renumbered(messages, parallel=dialect.parallel), tools=wrapped(functions)), about
-    return tokenizer.chat(instructed(messages, functions, dialect)), about
+    return dialect.ids(tokenizer, messages, functions), about
 
 
 def _check_ids(row: Row, source: str, ids: Sequence[int], vocab_size: int | None) -> None:

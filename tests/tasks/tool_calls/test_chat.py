@@ -21,7 +21,7 @@ from tests.tasks.tool_calls.templates import (
 from tests.tasks.words import WordTokenizer
 from vcbench.errors import TaskError
 from vcbench.tasks.tool_calls.base import Signature, ToolCall
-from vcbench.tasks.tool_calls.chat import Dialect, Exchange, dialect_of, messages
+from vcbench.tasks.tool_calls.chat import Dialect, Exchange, as_messages, dialect_of
 from vcbench.tasks.tool_calls.formats import FORMATS, FormatName, parse
 
 FUNCTION = {
@@ -36,7 +36,7 @@ ASKED = "Where is the ferry?"
 
 
 def text_of(tokenizer: WordTokenizer, dialect: Dialect, history: list[Exchange]) -> str:
-    return tokenizer.decode(dialect.ids(tokenizer, ASKED, [FUNCTION], history))
+    return tokenizer.decode(dialect.ids(tokenizer, as_messages(ASKED, history), [FUNCTION]))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -95,7 +95,7 @@ def test_tokenizers_without_a_template_to_look_at() -> None:
 
 
 def test_ids_of_calls_are_unique_and_have_nine_characters() -> None:
-    made = messages(ASKED, HISTORY * 2, parallel=True)
+    made = as_messages(ASKED, HISTORY * 2)
     calls = [call["id"] for message in made for call in message.get("tool_calls", ())]
     assert len(set(calls)) == 4
     assert {len(key) for key in calls} == {9}

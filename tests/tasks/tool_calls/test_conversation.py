@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from vcbench.tasks.tool_calls.chat import Dialect
 from vcbench.tasks.tool_calls.conversation import instructed, renumbered
 from vcbench.tasks.tool_calls.formats import FORMATS, FormatName, parse
 
@@ -67,7 +66,7 @@ def test_one_call_at_a_time() -> None:
 
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_without_functions_in_the_template(name: FormatName) -> None:
-    made = instructed(MESSAGES, [FUNCTION], Dialect(format=name, template=False))
+    made = instructed(MESSAGES, [FUNCTION], name)
     assert [message["role"] for message in made] == ["system", "user", "assistant", "user", "user", "assistant", "user"]
     assert made[0]["content"] == "Be short."
     assert '{"name": "find", "parameters"' in made[1]["content"]
@@ -84,5 +83,5 @@ def test_without_functions_in_the_template(name: FormatName) -> None:
 
 
 def test_results_without_functions() -> None:
-    made = instructed(MESSAGES, [], Dialect(format="hermes", template=False))
+    made = instructed(MESSAGES, [], "hermes")
     assert made[1]["content"] == "Find one and two."

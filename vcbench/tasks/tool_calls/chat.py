@@ -6,13 +6,14 @@ in which format the call does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from vcbench.errors import TaskError
 from vcbench.tasks.base import PromptTokenizer
-from vcbench.tasks.tool_calls.base import Signature, ToolCall, written
+from vcbench.tasks.tool_calls.base import Signature, ToolCall
+from vcbench.tasks.tool_calls.conversation import instructed, renumbered
 from vcbench.tasks.tool_calls.formats import FORMATS, FormatName, parse
 
 Wanted = Literal["auto", "hermes", "qwen3-coder", "llama3-json", "mistral"]
@@ -28,20 +29,6 @@ PROBE: dict[str, Any] = {
     },
 }
 """A function that no prompt ever holds; its parts are looked for in what the template makes of them."""
-
-INSTRUCTION = """\
-These functions can be called, one JSON object a line:
-
-{functions}
-
-To call some, answer with the calls alone, each written like this one:
-
-{example}
-
-Put calls that do not need each other's results into one answer. The result of each comes back between <tool_response> \
-and </tool_response>. Once no more calls are needed, answer the request in plain text.
-
-{request}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +56,7 @@ class RendersChat(Protocol):
 class Dialect:
     """How functions and calls are written for one model.
 
-    template: the chat template writes them; else `INSTRUCTION` does, and results come back as the user's turn.
+    template: the chat template writes them; else an instruction does, and results come back as the user's turn.
     parallel: several calls may stand in one turn; else a history has them one after the other, each with its result.
     """
 
@@ -80,33 +67,22 @@ class Dialect:
     def ids(
         self,
         tokenizer: PromptTokenizer,
-        request: str,
+        messages: Sequence[Mapping[str, Any]],
         functions: Sequence[Mapping[str, Any]],
-        history: Sequence[Exchange],
     ) -> list[int]:
-        """Token ids of a conversation, ready for the assistant's turn. Raises TaskError if the template refuses it."""
+        """Token ids of a conversation, ready for the assistant's turn. Raises TaskError if the template refuses it.
+
+        Args:
+            messages: as OpenAI's interface has them, calls' arguments as objects.
+        """
         if self.template:
-            return tokenizer.chat(messages(request, history, parallel=self.parallel), tools=wrapped(functions))
-        return tokenizer.chat(list(self._instructed(request, functions, history)))
+            return tokenizer.chat(renumbered(messages, parallel=self.parallel), tools=wrapped(functions))
+        return tokenizer.chat(instructed(messages, functions, self.format))
 
     def as_meta(self) -> dict[str, Any]:
         """What a prompt's record says of it."""
         way = "chat template" if self.template else "instruction"
         return {"format": self.format, "tools_by": way, "parallel_calls": self.parallel}
-
-    def _instructed(
-        self, request: str, functions: Sequence[Mapping[str, Any]], history: Sequence[Exchange]
-    ) -> Iterator[dict[str, Any]]:
-        form = FORMATS[self.format]
-        listed = "\n".join(map(written, functions))
-        example = form.write([ToolCall("function_name", {"parameter": "value"})])
-        content = INSTRUCTION.format(functions=listed, example=example, request=request)
-        yield {"role": "user", "content": content}
-        for exchange in history:
-            said = f"{exchange.text}\n\n" if exchange.text else ""
-            yield {"role": "assistant", "content": said + form.write(exchange.calls)}
-            results = (f"<tool_response>\n{result}\n</tool_response>" for result in exchange.results)
-            yield {"role": "user", "content": "\n".join(results)}
 
 
 def dialect_of(tokenizer: PromptTokenizer, wanted: Wanted = "auto") -> Dialect:
@@ -129,21 +105,22 @@ def dialect_of(tokenizer: PromptTokenizer, wanted: Wanted = "auto") -> Dialect:
     )
 
 
-def messages(request: str, history: Sequence[Exchange], *, parallel: bool) -> list[dict[str, Any]]:
-    """A conversation as chat templates take it; calls have ids of nine letters and digits, which Mistral's demand."""
+def as_messages(request: str, history: Sequence[Exchange]) -> list[dict[str, Any]]:
+    """A request and what was called and came back since, as OpenAI's interface has it."""
     made: list[dict[str, Any]] = [{"role": "user", "content": request}]
     number = 0
     for exchange in history:
-        pairs = list(zip(exchange.calls, exchange.results, strict=True))
-        for group in [pairs] if parallel else [[pair] for pair in pairs]:
-            numbered = [(f"call{number + index:05d}", *pair) for index, pair in enumerate(group)]
-            number += len(group)
-            calls = [{"id": key, "type": "function", "function": call.as_dict()} for key, call, _ in numbered]
-            made.append({"role": "assistant", "content": exchange.text, "tool_calls": calls})
-            made += [
-                {"role": "tool", "tool_call_id": key, "name": call.name, "content": result}
-                for key, call, result in numbered
-            ]
+        keys = [f"call{number + index:05d}" for index in range(len(exchange.calls))]
+        number += len(keys)
+        calls = [
+            {"id": key, "type": "function", "function": call.as_dict()}
+            for key, call in zip(keys, exchange.calls, strict=True)
+        ]
+        made.append({"role": "assistant", "content": exchange.text, "tool_calls": calls})
+        made += [
+            {"role": "tool", "tool_call_id": key, "name": call.name, "content": result}
+            for key, call, result in zip(keys, exchange.calls, exchange.results, strict=True)
+        ]
     return made
 
 
@@ -157,7 +134,7 @@ def _takes_functions(tokenizer: RendersChat) -> bool:
     if not tokenizer.has_template:
         return False
     try:
-        listed = tokenizer.render(messages(QUESTION, [], parallel=True), tools=wrapped([PROBE]))
+        listed = tokenizer.render(as_messages(QUESTION, []), tools=wrapped([PROBE]))
     except TaskError:
         return False
     return PROBE["name"] in listed and _shown(tokenizer, 1) is not None
@@ -167,9 +144,9 @@ def _shown(tokenizer: RendersChat, count: int) -> str | None:
     """What the template writes after the question for so many calls in one turn; None if it refuses or drops any."""
     calls = _calls(count)
     results = tuple(f"{WEATHER}-{index}" for index in range(count))
-    conversation = messages(QUESTION, [Exchange(calls=calls, results=results)], parallel=True)
+    asked = as_messages(QUESTION, [Exchange(calls=calls, results=results)])
     try:
-        text = tokenizer.render(conversation, tools=wrapped([PROBE])).rpartition(QUESTION)[2]
+        text = tokenizer.render(asked, tools=wrapped([PROBE])).rpartition(QUESTION)[2]
     except TaskError:
         return None
     expected = [*results, *(str(call.arguments["place"]) for call in calls)]

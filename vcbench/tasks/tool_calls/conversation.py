@@ -1,4 +1,4 @@
-"""Recorded conversations with functions, as a model is given them: see `Dialect` for the two ways."""
+"""Recorded conversations with functions, as a model is given them, whether its template takes functions or not."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ from itertools import groupby, takewhile
 from typing import Any
 
 from vcbench.tasks.tool_calls.base import ToolCall, written
-from vcbench.tasks.tool_calls.chat import INSTRUCTION, Dialect
-from vcbench.tasks.tool_calls.formats import FORMATS
+from vcbench.tasks.tool_calls.formats import FORMATS, FormatName
 
 Message = Mapping[str, Any]
+
+INSTRUCTION = """\
+These functions can be called, one JSON object a line:
+
+{functions}
+
+To call some, answer with the calls alone, each written like this one:
+
+{example}
+
+Put calls that do not need each other's results into one answer. The result of each comes back between <tool_response> \
+and </tool_response>. Once no more calls are needed, answer the request in plain text.
+
+{request}"""
 
 
 def renumbered(messages: Sequence[Message], *, parallel: bool = True) -> list[dict[str, Any]]:
@@ -56,24 +69,24 @@ def _one_by_one(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def instructed(
-    messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], dialect: Dialect
+    messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], name: FormatName
 ) -> list[dict[str, Any]]:
     """The messages for a template without functions: those stand before the first request, calls and results as text.
 
     Calls in the messages are those of OpenAI's interface, with arguments as objects.
     """
-    made = list(_written(messages, dialect))
+    made = list(_written(messages, name))
     first = next((number for number, message in enumerate(made) if message["role"] == "user"), None)
     if functions and first is not None:
         made[first]["content"] = INSTRUCTION.format(
             functions="\n".join(map(written, functions)),
-            example=FORMATS[dialect.format].write([ToolCall("function_name", {"parameter": "value"})]),
+            example=FORMATS[name].write([ToolCall("function_name", {"parameter": "value"})]),
             request=made[first]["content"],
         )
     return made
 
 
-def _written(messages: Sequence[Message], dialect: Dialect) -> Iterator[dict[str, Any]]:
+def _written(messages: Sequence[Message], name: FormatName) -> Iterator[dict[str, Any]]:
     """Results of one turn's calls come back together, as the user's turn."""
     for role, turn in groupby(messages, key=lambda message: message["role"]):
         if role == "tool":
@@ -85,7 +98,7 @@ def _written(messages: Sequence[Message], dialect: Dialect) -> Iterator[dict[str
             text = _text(message)
             if calls:
                 said = f"{text}\n\n" if text else ""
-                text = said + FORMATS[dialect.format].write(calls)
+                text = said + FORMATS[name].write(calls)
             yield {"role": role, "content": text}
 
 
