@@ -8,12 +8,15 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vcbench.engine.cache import EntryCache, FullCache
 from vcbench.engine.kernels import evicting as kernel
 from vcbench.engine.query_log import QueryLog
 from vcbench.engine.stores import KVShape, PagedStore
+
+Offsets = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,7 @@ class EvictingCache(EntryCache):
         """The softmax share of each entry held, summed over a KV head's query heads: [L, Hk, held]."""
         heads = self.shape.n_kv_heads
         if isinstance(self.store, PagedStore):
-            keys_at, _, head_bytes = self._layout(self.store)
+            keys_at, _, head_bytes = layout(self.store)
             shares = torch.empty((self.shape.n_layers, heads, self.held))
             table = self.store.table()
             kernel.attention_shares(q.contiguous().numpy(), table, keys_at, head_bytes, self.held, shares.numpy())
@@ -134,7 +137,7 @@ class EvictingCache(EntryCache):
     def _copy(self, source: int, targets: Tensor) -> None:
         """Copies an entry over another of each layer and head. targets: [L, Hk], int64."""
         if isinstance(self.store, PagedStore):
-            keys_at, values_at, head_bytes = self._layout(self.store)
+            keys_at, values_at, head_bytes = layout(self.store)
             kernel.copy_entry(
                 self.store.table(), keys_at, values_at, head_bytes, self.store.width, self.shape.head_dim, source,
                 targets.numpy(),
@@ -143,12 +146,6 @@ class EvictingCache(EntryCache):
         for table in self.store.tensors():
             taken = table[:, :, source : source + 1].clone()
             table.scatter_(2, targets[..., None, None].expand(taken.shape), taken)
-
-    def _layout(self, store: PagedStore) -> tuple[np.ndarray, np.ndarray, int]:
-        """Byte offsets of each layer's keys and of its values inside a page, and bytes between heads."""
-        offsets = [store.layout(layer) for layer in range(self.shape.n_layers)]
-        keys_at, values_at = (np.array([offset[kind] for offset in offsets], np.int64) for kind in (0, 1))
-        return keys_at, values_at, offsets[0][2]
 
     def horizon(self) -> int:
         return max(1, self.rule.budget - self.held + 1)
@@ -170,3 +167,9 @@ class EvictingCache(EntryCache):
             "scores": self.scores.nbytes,
             "queries": 0 if self.queries is None else self.queries.nbytes(),
         }
+
+
+def layout(store: PagedStore) -> tuple[Offsets, Offsets, int]:
+    """Byte offsets of each layer's keys and of its values inside a page, and bytes between heads."""
+    keys, values, heads = zip(*(store.layout(layer) for layer in range(store.shape.n_layers)), strict=True)
+    return np.array(keys, np.int64), np.array(values, np.int64), heads[0]

@@ -27,10 +27,10 @@ _FEW_ROWS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """What the CPU kernel does to the coded keys of a layer, in this order; an empty tensor leaves a step out.
+    """What the CPU kernel does to the coded keys of a layer, in this order; nothing where `together` is 0.
 
     order: [Hk * D] int32, the coded channel that each channel comes from; `together` heads then pass one Hadamard
-    transform (0: none); cos, sin: [D / 2, P], the rotary embedding by position.
+    transform; cos, sin: [D / 2, P], the rotary embedding by position.
     """
 
     order: Tensor = _NO_ORDER
@@ -41,7 +41,7 @@ class Decoding:
     @property
     def plain(self) -> bool:
         """Whether nothing is done."""
-        return not self.together and not self.cos.numel()
+        return not self.together
 
 
 class Frame:
@@ -96,29 +96,11 @@ class Turned(Frame):
         return [self._forth, self._back]
 
 
-class PreRope(Frame):
-    """Keys coded as they were before their rotary embedding, where a channel keeps its mean and spread.
-
-    The embedding is taken off the stored keys in float32: exact but for rounding.
-    """
-
-    def __init__(self, rope: RopeTable) -> None:
-        self._rope = rope
-
-    def coded(self, k: Tensor, layers: slice, start: int) -> Tensor:
-        return self._rope.unrotated(k, start)
-
-    def stored(self, x: Tensor, layer: int, start: int) -> Tensor:
-        return self._rope.rotated(x, start)
-
-    def decoding(self, layer: int, positions: int) -> Decoding:
-        cos, sin = self._rope.by_frequency(positions)
-        return Decoding(cos=cos, sin=sin)
-
-
 class GroupedHeads(Frame):
     """RotateKV's (arXiv 2501.16383): pre-RoPE keys of `together` heads pass one Hadamard transform, all channels of the
     layer are then put in an order of the calibration's and cut into groups. Values are turned head by head.
+
+    The embedding is taken off the stored keys in float32: exact but for rounding.
     """
 
     def __init__(self, rope: RopeTable, order: Tensor, *, together: int, group: int) -> None:

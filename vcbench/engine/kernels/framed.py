@@ -1,4 +1,4 @@
-"""Attention over codes that are not of the stored keys themselves: pre-RoPE keys, rotated groups of heads, a sketch.
+"""Attention over codes that are not of the stored keys alone: rotated groups of pre-RoPE heads, exact tokens, a sketch.
 
 A task takes a chunk for all heads, since a rotation may run across heads: each block's keys are decoded into one tile a
 head and brought into the stored form there, then met by the exact kernels.
@@ -114,7 +114,7 @@ def hadamard_rows(tile: Any) -> None:
 
 @numba.njit(nogil=True)
 def rope_rows(source: Any, cos: Any, sin: Any, position: int, count: int, scale: float, out: Any) -> None:
-    """out[d, j] = scale * source[d, j] turned by position + j, for j < count. source: [D, 64], may be `out`."""
+    """out[d, j] = scale * source[d, j] turned by position + j, for j < count. source: [D, 64]."""
     half = source.shape[0] // 2
     for d in range(half):
         c, s = cos[d, position : position + count], sin[d, position : position + count]
@@ -169,17 +169,16 @@ def key_tiles(
     if ready <= 0:
         return 0
     coded_tiles(keys, block, ready, coded)
-    source, scale = coded, Float(1)
+    scale = Float(1.0 / np.sqrt(max(1, form.together) * depth))
     if form.together:
         undo_order(form.order, form.together, depth, coded, plain)
-        source, scale = plain, Float(1.0 / np.sqrt(form.together * depth))
     for head in range(tiles.shape[0]):
-        tile, rows = tiles[head], source[head * depth : (head + 1) * depth]
+        tile, rows = tiles[head], slice(head * depth, (head + 1) * depth)
         begin_tile(page + head * pages.head_bytes, ready, tile)
-        if form.cos.size:
-            rope_rows(rows, form.cos, form.sin, block * BLOCK, ready, scale, tile)
+        if form.together:
+            rope_rows(plain[rows], form.cos, form.sin, block * BLOCK, ready, scale, tile)
         else:
-            tile[:depth, :ready] = rows[:, :ready]
+            tile[:depth, :ready] = coded[rows, :ready]
         if sketch.matrix.size:
             signs[:, ready:] = Float(0)
             add_sketch(sketch, head, block, ready, signs, tile)
