@@ -76,6 +76,13 @@ def test_table_and_remarks(here: Path) -> None:
     assert list(here.iterdir()) == [here / "run.yaml"]
 
 
+def test_conversations_are_said_not_to_be_counted(here: Path) -> None:
+    text = TEXT.replace("{name: stdlib, ", "{name: complexfuncbench, mode: interactive, ")
+    (here / "run.yaml").write_text(text)
+    done = CliRunner().invoke(app, ["run", "run.yaml", "--dry-run"], catch_exceptions=False)
+    assert "not counted: further turns of complexfuncbench, which depend on the answers" in done.output
+
+
 def test_a_device_that_is_not_here_is_planned_without_times(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

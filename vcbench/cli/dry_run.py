@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vcbench import registry
 from vcbench.cli.output import notes, results, table, write_json
 from vcbench.config.options import build_options
-from vcbench.config.schema import RunConfig
+from vcbench.config.schema import RunConfig, TaskConfig
 from vcbench.errors import ModelError
 from vcbench.models.catalog import known_architecture
 from vcbench.models.store import ModelFiles, resolve_model
@@ -17,6 +18,8 @@ from vcbench.runners.plan import UNKNOWN, Identity, Plan, build_plan, identify, 
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from vcbench.tasks.base import Task
 
 
 def show_plan(config: RunConfig, *, as_json: bool) -> None:
@@ -49,19 +52,18 @@ def _prompt_tokens(config: RunConfig, files: ModelFiles | None) -> Mapping[str, 
     """Lengths of every task's prompts; assumed where there is no tokenizer yet."""
     if files is None:
         return {task.name: [ASSUMED_PROMPT_TOKENS] * (task.limit or 1) for task in config.tasks}
-    from vcbench import registry
     from vcbench.models.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_files(files)
     return {
-        task.name: [
-            len(prompt.ids)
-            for prompt in registry.lookup("task", task.name)(build_options("task", task.name, task.options)).prompts(
-                tokenizer, limit=task.limit, seed=config.seed
-            )
-        ]
+        task.name: [len(prompt.ids) for prompt in _task(task).prompts(tokenizer, limit=task.limit, seed=config.seed)]
         for task in config.tasks
     }
+
+
+def _task(task: TaskConfig) -> Task:
+    made: Task = registry.lookup("task", task.name)(build_options("task", task.name, task.options))
+    return made
 
 
 def _table(plan: Plan, figures: PlanEstimate) -> Table:
@@ -88,6 +90,9 @@ def _mib(count: int | None) -> str:
 def _remarks(config: RunConfig, identity: Identity, figures: PlanEstimate, missing: ModelError | None) -> None:
     say = notes()
     machine, total = figures.machine, figures.total_s
+    asking_on = [task.name for task in config.tasks if _task(task).has_follow_ups()]
+    if asking_on:
+        say.print(f"not counted: further turns of {', '.join(asking_on)}, which depend on the answers")
     say.print(f"estimate for {identity.device}, {identity.dtype}: weights {figures.weights_bytes / 2**30:.2f} GiB")
     if machine is None or figures.prefill_s is None:
         say.print(f"no {identity.device} device is here, so no times; the run itself would be refused")
