@@ -42,8 +42,9 @@ class StreamingLLMOptions(CompressorOptions):
 class StreamingLLM(Compressor[StreamingLLMOptions]):
     """The window slides at each commit, over prompt and output alike.
 
-    With re-indexed positions the sinks come directly before the window, however long the text between was, so that no
-    distance exceeds the cache's size; as a drafter this leaves full KV further behind than original positions do.
+    With re-indexed positions the sinks come directly before the window, however long the text between was: the paper's
+    way past a model's context, where no distance may exceed the cache's size. Within the context full KV sees the
+    original ones.
     """
 
     Options = StreamingLLMOptions
