@@ -122,11 +122,10 @@ def reconstruction_scores(prefill: Prefill, options: KVzipOptions) -> Tensor:
         stop = min(tokens, start + options.chunk)
 
         def score(rows: LayerRows, start: int = start, stop: int = stop) -> None:
-            keys, _ = rows.cache.store.read_range(rows.layer, 0, tokens)
-            others = keys[:, : options.sinks]
-            if options.normalise == "full":
-                others = torch.cat([keys[:, :start], keys[:, stop:]], dim=1)
-            seen = torch.cat([keys[:, start:stop], others, rows.k.transpose(0, 1)], dim=1)
+            others = [(0, options.sinks)] if options.normalise == "reduced" else [(0, start), (stop, tokens)]
+            store, layer = rows.cache.store, rows.layer
+            known = [store.read_range(layer, first, last)[0] for first, last in [(start, stop), *others]]
+            seen = torch.cat([*known, rows.k.transpose(0, 1)], dim=1)
             visible = seen.shape[1] - rows.k.shape[0] + 1
             result[rows.layer, :, start:stop] = attention_by_column(rows.q, seen, visible, stop - start, "highest")
 

@@ -35,8 +35,14 @@ def softmax_block(scores: Any, row: int, visible: int, row_max: Any, row_sum: An
         a = a if a > b else b
         c = c if c > d else d
         line[BLOCK + j] = a if a > c else c
+    for j in range(8):
+        a, b = line[BLOCK + j], line[BLOCK + 8 + j]
+        line[BLOCK + j] = a if a > b else b
+    for j in range(4):
+        a, b = line[BLOCK + j], line[BLOCK + 4 + j]
+        line[BLOCK + j] = a if a > b else b
     highest = row_max[row]
-    for j in range(16):
+    for j in range(4):
         highest = line[BLOCK + j] if line[BLOCK + j] > highest else highest
     sums = row_sum[row]
     if highest != row_max[row]:

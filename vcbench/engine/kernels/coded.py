@@ -36,7 +36,7 @@ from vcbench.engine.kernels.attention import (
 )
 from vcbench.engine.kernels.codes import bits_of, code_rows
 from vcbench.engine.kernels.folding import folded_line, line_sum, scaled_line, unfolded_line
-from vcbench.engine.kernels.simd import Float, fma_rows
+from vcbench.engine.kernels.simd import LANES, Float, fma_rows
 from vcbench.engine.kernels.tasks import fetch_add
 
 FIRST_BLOCK, KEYS_DONE, VALUES_DONE = range(SPAN_FIELDS, SPAN_FIELDS + 3)
@@ -102,19 +102,21 @@ def scores_by_channel(
     """scores[r, j] = query[r] . key j of the first `ready` tokens of a block. folded: scratch [groups * rows, D]."""
     rows, depth = query.shape
     inside = min(coding.group, BLOCK)
+    query_at, folded_at = query.ctypes.data, folded.ctypes.data
     groups = (ready + inside - 1) // inside
     for g in range(groups):
         row = (block * BLOCK + g * inside) // coding.group
         at = 2 * row * depth
         for r in range(rows):
-            source, target = query[r].ctypes.data, folded[g * rows + r].ctypes.data
+            source, target = query_at + 4 * r * depth, folded_at + 4 * (g * rows + r) * depth
             offset = Float(0)
             if coding.centred:
                 offset = folded_line(1, source, steps + at, minima + at, middle_of(coding.form), depth, target)
             else:
                 scaled_line(1, source, steps + at, depth, target)
-            for j in range(g * inside, (g + 1) * inside):
-                scores[r, j] = offset
+            for start in range(g * inside, (g + 1) * inside, LANES):
+                for j in range(LANES):
+                    scores[r, start + j] = offset
     line = BLOCK * bits_of(coding.form) // 8
     code_rows(
         coding.form, rows, folded.ctypes.data, depth, rows * depth, inside, codes + block * depth * line, line,
@@ -138,7 +140,7 @@ def scores_by_token(
     )  # fmt: skip
     at = 2 * block * BLOCK
     for r in range(rows):
-        target = scores[r].ctypes.data
+        target = scores.ctypes.data + 4 * r * SCORE_STRIDE
         if coding.centred:
             unfolded_line(target, steps + at, minima + at, middle_of(coding.form), totals[r], BLOCK)
         elif coding.scaled:
@@ -162,17 +164,19 @@ def add_values(coding: Any, weights: Any, rows: int, place: Any, block: int, rea
         )  # fmt: skip
         return
     stride, first = coding.groups, 2 * block * BLOCK * coding.groups
+    weights_at, folded_at = weights.ctypes.data, folded.ctypes.data
     for g in range(coding.groups):
         for r in range(rows):
-            source, target = weights[r].ctypes.data, folded[g * rows + r].ctypes.data
+            source, target = weights_at + 4 * r * weights.shape[1], folded_at + 4 * (g * rows + r) * BLOCK
             if not coding.centred:
                 scaled_line(stride, source, steps + first + 2 * g, ready, target)
                 continue
             offset = folded_line(
                 stride, source, steps + first + 2 * g, minima + first + 2 * g, middle_of(coding.form), ready, target
             )
-            for d in range(g * group, (g + 1) * group):
-                acc[r, d] += offset
+            for start in range(g * group, (g + 1) * group, LANES):
+                for d in range(LANES):
+                    acc[r, start + d] += offset
     code_rows(
         coding.form, rows, folded.ctypes.data, BLOCK, rows * BLOCK, group, at, line, levels, acc.ctypes.data, width,
         ready, width,

@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from vcbench.engine.kernels.simd import LANES, MAX_TILE_ROWS, TileEmitter, fma_rows, load
+from vcbench.engine.kernels.simd import LANES, MAX_TILE_ROWS, STRIP, TileEmitter, fma_rows, load
 
 SIGNED = 8
 """Codes c of 8 bits that stand for c - 128."""
@@ -25,6 +25,8 @@ FLOAT8 = 108
 """Codes of 8 bits that are e4m3 numbers."""
 TABLE8 = 208
 """Codes of 8 bits, looked up one by one."""
+SHORT_LINE = 64
+"""Codes of a line of keys: the tokens of a block."""
 TABLE = 16
 """Entries of a table that a register holds: shorter ones repeat."""
 
@@ -50,13 +52,27 @@ class _Decoder:
         if self.form <= 4:
             self.table = builder.load(builder.inttoptr(levels, _NUMBERS.as_pointer()), align=4)
 
-    def place(self, width: Any, columns: list[Any]) -> None:
-        """Emits where the codes of a strip lie in a line of `width` codes."""
+    def place(self, width: Any, columns: list[Any], constant: list[int]) -> None:
+        """Emits where the codes of a strip lie in a line of `width` codes.
+
+        `constant`: the columns where they are known here, in lines of `SHORT_LINE` codes; else empty.
+        """
         low = 2 if self.bits == 3 else self.bits
+        if constant:
+            self.places = [self.constant_place(0, low, x) for x in constant]
+            self.upper_places = [self.constant_place(SHORT_LINE // 4, 1, x) for x in constant]
+            return
         self.places = [self.place_of(_int(0), width, low, x) for x in columns]
         if self.bits == 3:
             above = self.builder.lshr(width, _int(2))
             self.upper_places = [self.place_of(above, width, 1, x) for x in columns]
+
+    def constant_place(self, plane: int, bits: int, x: int) -> tuple[list[Any], Any]:
+        """As `place_of`."""
+        size = SHORT_LINE * bits // 8
+        pieces = 2 if bits == 1 else 1
+        offsets = [_int(plane + (x + piece * LANES // pieces) % size) for piece in range(pieces)]
+        return offsets, _words([bits * ((x + lane) // size) for lane in range(LANES)])
 
     def place_of(self, plane: Any, width: Any, bits: int, x: Any) -> tuple[list[Any], Any]:
         """Byte offsets in a line, one for 16 codes or one for each 8 of them, and the shifts of all 16."""
@@ -94,7 +110,8 @@ class _Decoder:
     def plane(self, line: Any, place: tuple[list[Any], Any]) -> Any:
         """Codes in the low bits of 32-bit words; bits above them are not cleared."""
         wide = self.builder.zext(self.bytes(line, place[0]), _WORDS)
-        return wide if self.bits == 8 else self.builder.lshr(wide, place[1])
+        unshifted = self.bits == 8 or str(place[1]) == str(_words([0] * LANES))
+        return wide if unshifted else self.builder.lshr(wide, place[1])
 
     def float8(self, codes: Any) -> Any:
         """Exponent and mantissa moved to where float32 has them, which is too small by 2**120."""
@@ -154,16 +171,42 @@ class _CodeTileEmitter(TileEmitter):
         a, lda, self.part, self.group, codes, self.pitch, levels, c, ldc, depth, width = args
         super().__init__(builder, rows, (a, lda, codes, c, ldc, depth, width))
         self.decoder = _Decoder(builder, form, levels)
+        self.constant: list[int] = []
 
     def prepare(self, columns: list[Any]) -> None:
         build = self.builder
-        self.decoder.place(self.width, columns)
+        self.decoder.place(self.width, columns, self.constant)
         size = build.shl(self.part, _int(2))
-        self.bases = [build.add(self.a, build.mul(build.udiv(x, self.group), size)) for x in columns]
+        groups = [self.group_of(x) for x in self.constant] or [build.udiv(x, self.group) for x in columns]
+        self.bases = [build.add(self.a, build.mul(group, size)) for group in groups]
+
+    def group_of(self, column: int) -> Any:
+        """The group of a column of a short line, by comparing: a division takes as long as two lines of codes."""
+        build, index = self.builder, _int(0)
+        for count in range(1, column // LANES + 1):
+            begins = build.mul(self.group, _int(count))
+            index = build.add(index, build.zext(build.icmp_unsigned("<=", begins, _int(column)), _I64))
+        return index
 
     def line(self, k: Any, columns: list[Any]) -> list[Any]:
         line = self.builder.add(self.b, self.builder.mul(k, self.pitch))
         return [self.decoder.numbers(line, vector) for vector in range(len(columns))]
+
+    def short_or_any(self) -> None:
+        """Every column of lines of `SHORT_LINE` codes, which all keys have, or of any others."""
+        build = self.builder
+        short, other, end = (build.append_basic_block(name) for name in ("short", "other", "joined"))
+        build.cbranch(build.icmp_signed("==", self.width, _int(SHORT_LINE)), short, other)
+        build.position_at_end(short)
+        for x in range(0, SHORT_LINE, STRIP):
+            self.constant = list(range(x, x + STRIP, LANES))
+            self.strip(_int(x), STRIP // LANES)
+        build.branch(end)
+        build.position_at_end(other)
+        self.constant = []
+        self.sweep_all()
+        build.branch(end)
+        build.position_at_end(end)
 
     def factors(self, row: int, k: Any, vectors: int) -> list[Any]:
         at = self.row_of(row, self.lda, k)
@@ -205,7 +248,11 @@ def code_tile(
     signature = types.void(rows, form, *[types.int64] * 11)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        _CodeTileEmitter(builder, count, kind, args[2:]).sweep_all()
+        emitter = _CodeTileEmitter(builder, count, kind, args[2:])
+        if emitter.decoder.bits < 8:
+            emitter.short_or_any()
+        else:
+            emitter.sweep_all()
         return context.get_dummy_value()
 
     return signature, codegen
@@ -236,15 +283,18 @@ def _rows_function(form: int) -> Any:
     return run
 
 
-_rows_1, _rows_2, _rows_3, _rows_4 = (_rows_function(form) for form in (1, 2, 3, 4))
+_rows_2, _rows_3, _rows_4 = (_rows_function(form) for form in (2, 3, 4))
 _rows_signed, _rows_float8, _rows_table8 = (_rows_function(form) for form in (SIGNED, FLOAT8, TABLE8))
 
 
 @numba.njit(nogil=True)
 def in_vectors(form: int, width: int) -> bool:
-    """Whether each 16 codes of a line lie in consecutive bytes (each 8 of a plane of one bit), with one shift."""
+    """Whether each 16 codes of a line lie in consecutive bytes (each 8 of an upper plane), with one shift.
+
+    Lines of single bits are rare, and left out.
+    """
     bits = bits_of(form)
-    return width % 64 == 0 or bits == 8 or (bits == 4 and width % 32 == 0)
+    return bits == 8 or (bits > 1 and width % 64 == 0) or (bits == 4 and width % 32 == 0)
 
 
 @numba.njit(nogil=True)
@@ -296,7 +346,5 @@ def code_rows(
         _rows_2(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
     elif form == FLOAT8:
         _rows_float8(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
-    elif form == TABLE8:
-        _rows_table8(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
     else:
-        _rows_1(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
+        _rows_table8(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
