@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +139,7 @@ def _exchange_test(
     if count <= ENUMERATED:
         exchanged = np.asarray(list(itertools.product((0.0, 1.0), repeat=count)))
     else:
-        exchanged = np.random.default_rng([seed, count]).integers(2, size=(EXCHANGES, count)).astype(np.float64)
+        exchanged = _exchanges(count, seed)
     step = exchanged @ (theirs - ours)[changed]
     new, old = ours.sum(axis=0) + step, theirs.sum(axis=0) - step
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -146,6 +147,14 @@ def _exchange_test(
     observed = abs(_ratio(ours.sum(axis=0)) - _ratio(theirs.sum(axis=0)))
     extreme = int((found >= observed * (1 - 1e-9)).sum())
     return extreme / len(found) if count <= ENUMERATED else (extreme + 1) / (len(found) + 1)
+
+
+@lru_cache(maxsize=2)
+def _exchanges(count: int, seed: int) -> NDArray[np.float64]:
+    """Which of `count` pairs are exchanged in each draw: [EXCHANGES, count] of 0 and 1, the same for the same seed."""
+    drawn = np.random.default_rng([seed, count]).integers(2, size=(EXCHANGES, count)).astype(np.float64)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def _ratio(sums: NDArray[np.float64]) -> NDArray[np.float64]:

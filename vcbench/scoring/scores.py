@@ -54,9 +54,16 @@ class TaskScores:
     failed: dict[str, int]
     excluded: Sequence[Mapping[str, str]]
     sections: list[Section]
+    _figures: dict[tuple[str, str, str, frozenset[str] | None], Figure] = field(default_factory=dict)
 
     def figure(self, section: Section, metric: Metric, cell: CellInfo, only: frozenset[str] | None = None) -> Figure:
         """The metric over the cell's answers, or over some requests `only`, and against full KV where it is paired."""
+        key = (section.source, metric.name, cell.id, only)
+        if key not in self._figures:
+            self._figures[key] = self._figure(section, metric, cell, only)
+        return self._figures[key]
+
+    def _figure(self, section: Section, metric: Metric, cell: CellInfo, only: frozenset[str] | None) -> Figure:
         outcomes = _kept(section.outcomes[cell.id][metric.name], only)
         found = self._samples(metric, cell, outcomes, only)
         baseline = next((each for each in self.cells if each.arm == "full"), None)
