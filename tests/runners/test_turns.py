@@ -87,7 +87,8 @@ def test_verified_cells_are_asked_what_full_kv_is_asked(config: RunConfig) -> No
         ours, theirs = (found.requests[cell.id, "trace", name] for cell in (full, veri))
         assert (ours.token_ids, ours.logits_sha256) == (theirs.token_ids, theirs.logits_sha256)
     shared = set(asked[full.label]) & set(asked[lossy.label])
-    assert {request for _, _, request in found.divergences} == shared
+    measured = {cell.id: {request for c, _, request in found.divergences if c == cell.id} for cell in found.cells}
+    assert measured == {full.id: set(), lossy.id: shared, veri.id: set(asked[full.label])}
     result = check_run(path)
     assert (result.outcome, result.n) == ("PASS", len(asked[full.label]))
 
