@@ -229,6 +229,8 @@ class Bench:
                 attention, whole = self.steps(used)
                 timed[f"{prefix}attention_s"].append(attention)
                 timed[f"{prefix}step_s"].append(whole)
+        for cache in full:
+            cache.rewind(CONTEXT)
         return {
             "attention_over_full": spread(timed["attention_s"], timed["full_attention_s"]),
             "step_over_full": spread(timed["step_s"], timed["full_step_s"]),
@@ -291,15 +293,15 @@ def main(around: Callable[[], Any] | None = None) -> None:
         with quiet():
             measured[name] = bench.measure(name)
         print(row_of(name, measured[name]), flush=True)
-    write_result(
-        "compressors",
-        {
-            "threads": threads,
-            "context_tokens": CONTEXT,
-            "targets": {"attention": ATTENTION_TARGETS, "compression_over_prefill": COMPRESSION_TARGETS},
-            "methods": {name: measured[name] for name in METHODS if name in measured},
-        },
-    )
+        write_result(
+            "compressors",
+            {
+                "threads": threads,
+                "context_tokens": CONTEXT,
+                "targets": {"attention": ATTENTION_TARGETS, "compression_over_prefill": COMPRESSION_TARGETS},
+                "methods": {name: measured[name] for name in METHODS if name in measured},
+            },
+        )
 
 
 if __name__ == "__main__":

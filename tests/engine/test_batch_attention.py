@@ -141,3 +141,13 @@ def test_unlike_caches_are_attended_to_one_by_one() -> None:
     theirs = one_pass(list(zip(mixed(), rows, strict=True)), seed=7, together=False)
 
     assert torch.equal(ours, theirs)
+
+
+def test_groups_that_share_a_vector_are_refused() -> None:
+    scheme = Scheme(
+        key_bits=4, value_bits=4, key_axis="token", key_group=SIZE, value_group=8, symmetric=False
+    )  # fmt: skip
+    cache = QuantisedCache.of_prompt(full_cache(70, seed=4), scheme)
+
+    with pytest.raises(ValueError, match="multiples of 16"):
+        cache.join([(cache, 1)])

@@ -14,6 +14,7 @@ from vcbench.engine.frames import Kind
 from vcbench.engine.kernels import attention
 from vcbench.engine.kernels import coded as kernel
 from vcbench.engine.kernels import codes as forms
+from vcbench.engine.kernels.simd import LANES
 from vcbench.engine.stores import PageBatch, PagedStore, Spans, pieces_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class CodeBatch:
     def __init__(self, parts: Sequence[tuple[QuantisedCache, int]]) -> None:
         """parts: each request's cache and number of rows; rows lie one request after the other."""
         first = parts[0][0]
+        check_groups(first)
         self._shape, self._width, self._frame = first.shape, first.width, first.frame
         self._tails = PageBatch(first.shape, [tail_of(cache).rows(cache.tail_entry(), n) for cache, n in parts])
         self._pieces = pieces_of(first.shape, coded_spans(parts, self._tails.spans))
@@ -60,6 +62,14 @@ class CodeBatch:
                 self._values, self._width, target,
             )  # fmt: skip
         return self._frame.turned_back(out.view(q.shape), "values")
+
+
+def check_groups(cache: QuantisedCache) -> None:
+    """Raises ValueError unless each vector of codes lies in one group."""
+    s = cache.scheme
+    whole = s.value_group == cache.shape.head_dim or s.value_group % LANES == 0
+    if not whole or (s.key_axis == "channel" and s.key_group % LANES):
+        raise ValueError(f"groups of {s.key_group} and {s.value_group}: give multiples of {LANES}, or a whole head")
 
 
 def tail_of(cache: QuantisedCache) -> PagedStore:

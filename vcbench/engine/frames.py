@@ -89,6 +89,9 @@ class Turned(Frame):
     def turned(self, x: Tensor, kind: Kind) -> Tensor:
         return product(x, self._forth)
 
+    def same_as(self, other: Frame) -> bool:
+        return self is other or (isinstance(other, Turned) and torch.equal(self._forth, other._forth))
+
     def turned_back(self, x: Tensor, kind: Kind) -> Tensor:
         return product(x, self._back)
 
