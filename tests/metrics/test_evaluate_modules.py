@@ -49,6 +49,17 @@ def test_chrf_and_bleu_are_those_of_sacrebleu(values: dict[str, list[float]]) ->
     assert [values["chrf"][3], values["bleu"][3]] == pytest.approx([1.0, 1.0])
 
 
+def test_equal_texts_are_perfect_and_no_words_are_no_value() -> None:
+    """A lossless arm repeats whatever full KV says: nothing at all, or a script that `rouge-score` has no words for."""
+    modules = load_modules()
+    assert modules is not None
+    equal = ["", "...", "你好，世界", "same words"]
+    for name, module in modules.items():
+        assert module.compute(predictions=equal, references=equal)[name] == [1.0] * len(equal), name
+    found = modules["rouge_l"].compute(predictions=["你好", "你好", "a b"], references=["再见", "hello", "a c"])
+    assert found == {"rouge_l": [None, 0.0, 0.5], "mean": 0.25}
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_one_import_a_line(name: str) -> None:
     """`evaluate.load` reads imports with a pattern that takes `import a, b` for one module."""

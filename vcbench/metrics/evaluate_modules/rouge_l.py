@@ -1,4 +1,8 @@
-"""ROUGE-L: F1 of the longest common subsequence of words (Lin, 2004), words as `rouge-score` makes them."""
+"""ROUGE-L: F1 of the longest common subsequence of words (Lin, 2004), words as `rouge-score` makes them.
+
+These are runs of `a-z0-9`. Where neither text has any (both empty, or in another script) `rouge-score` gives 0 even for
+equal texts; here equal texts are 1, and others have no value.
+"""
 
 import datasets
 import evaluate
@@ -6,7 +10,7 @@ from rouge_score import tokenizers
 
 
 class RougeL(evaluate.Metric):  # type: ignore[misc]
-    """`rouge_l`: one value in [0, 1] for each answer; `mean`: their mean."""
+    """`rouge_l`: for each answer a value in [0, 1], or None; `mean`: that of the values."""
 
     def _info(self):  # type: ignore[no-untyped-def]
         text = datasets.Value("string")
@@ -25,6 +29,9 @@ class RougeL(evaluate.Metric):  # type: ignore[misc]
         values = []
         for prediction, reference in zip(predictions, references, strict=True):
             said, wanted = tokenizer.tokenize(prediction), tokenizer.tokenize(reference)
-            both = len(said) + len(wanted)
-            values.append(2 * common_subsequence(said, wanted) / both if said and wanted else 0.0)
-        return {"rouge_l": values, "mean": sum(values) / len(values) if values else None}
+            if said or wanted:
+                values.append(2 * common_subsequence(said, wanted) / (len(said) + len(wanted)))
+            else:
+                values.append(1.0 if prediction == reference else None)
+        known = [value for value in values if value is not None]
+        return {"rouge_l": values, "mean": sum(known) / len(known) if known else None}
