@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.scoring.scored_task import TASK, registered, sample, write
+from vcbench import registry
+from vcbench.config.options import build_options
 from vcbench.errors import UsageError
 from vcbench.lossless.check import check_loaded
 from vcbench.lossless.thresholds import Finding, evaluate, parse_fail_on
 from vcbench.records.reader import load_run
+from vcbench.scoring.resolved import ResolvedSource
+from vcbench.scoring.texts import common_sources
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +41,22 @@ def test_common_metrics_can_be_asked_for_too(tmp_path: Path) -> None:
     found = findings(f"{TASK}.token_f1<0.9", tmp_path / "run")
     assert found[f"vericache snapkv k=4 ({TASK})"].outcome == "pass"
     assert found[f"lossy snapkv ({TASK})"].outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in registry.names("task")),
+        ("longform", {"benchmark": "longbench-write"}),
+        ("longform", {"benchmark": "longproc"}),
+    ],
+)
+def test_a_name_means_one_metric_of_a_task(name: str, options: dict[str, str]) -> None:
+    """`TASK.METRIC` does not say whose metric it is, the task's own or one that any task has."""
+    task = registry.lookup("task", name)(build_options("task", name, options))
+    common = [metric.name for source in common_sources() for metric in source.metrics]
+    names = [*(metric.name for metric in (*task.metrics, *ResolvedSource.metrics)), *common]
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ def score_samples(scores: Scores, cell: CellInfo, name: str, operator: str) -> d
     if task is None:
         known = ", ".join(task.task for task in scores.tasks)
         raise UsageError(f"--fail-on: the run has no task {task_name!r}; it has {known}")
-    metrics = {metric.name: (section, metric) for section in task.sections for metric in section.metrics}
+    # The task's own section is the first, and wins where a plug-in names a metric like one that all tasks have.
+    metrics = {metric.name: (section, metric) for section in reversed(task.sections) for metric in section.metrics}
     if metric_name not in metrics:
         hint = suggest(metric_name, list(metrics))
         raise UsageError(f"--fail-on: {task_name} has no metric {metric_name!r}; {hint}")

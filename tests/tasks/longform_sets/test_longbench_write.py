@@ -63,7 +63,7 @@ def check(given_row: object) -> None:
     item = LongBenchWrite().item(given_row)  # type: ignore[arg-type]
     length = item.target["length"]
     values = LongBenchWrite().score(item.target, "word " * length, None)
-    assert values == {"length_score": 100.0, "words": float(length), "length_ratio": Ratio(length, length)}
+    assert values == {"length_score": 100.0, "words": float(length), "words_ratio": Ratio(length, length)}
     half = LongBenchWrite().score(item.target, "word " * (length // 2), None)["length_score"]
     assert half == pytest.approx(100 * (1 - (length / (length // 2) - 1) / 2))
 

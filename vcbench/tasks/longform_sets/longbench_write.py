@@ -30,8 +30,8 @@ class LongBenchWrite:
             kind="mean",
             headline=True,
         ),
-        Metric(name="words", summary="words of the answer", kind="mean"),
-        Metric(name="length_ratio", summary="words of the answers over words required", kind="ratio"),
+        Metric(name="words", summary="words of the answer", kind="mean", better="neither"),
+        Metric(name="words_ratio", summary="words written over words required", kind="ratio", better="neither"),
     )
 
     def item(self, row: Row) -> Item:
@@ -48,7 +48,7 @@ class LongBenchWrite:
         return {
             "length_score": length_score(required=target["length"], words=words),
             "words": float(words),
-            "length_ratio": Ratio(words, target["length"]),
+            "words_ratio": Ratio(words, target["length"]),
         }
 
 
