@@ -249,7 +249,7 @@ def test_contexts_over_the_limit_are_excluded_and_counted() -> None:
     asked = prompts(made)
     assert len(asked) + len(made.excluded) == len(everything)
     assert [len(made.excluded), max(len(prompt.ids) for prompt in asked)] == [2, limit]
-    assert all(f"exceed max_context_tokens {limit}" in each.reason for each in made.excluded)
+    assert all(f"exceed the limit of {limit}" in each.reason for each in made.excluded)
     cut = {each.id.partition("/")[0] for each in made.excluded}
     for prompt in asked:
         assert (score(made, prompt, golden(prompt, "hermes"))["success"] is None) == (prompt.meta["group"] in cut)

@@ -180,7 +180,7 @@ def test_a_context_filled_with_examples(tokens: int) -> None:
 def test_too_few_examples() -> None:
     with pytest.raises(TaskError, match=r"prompt q1-4: all 28 worked examples fill \d+ of context_tokens 100000"):
         load(context_tokens=100_000)
-    with pytest.raises(TaskError, match="prompt q1-4: 29 shots are wanted, 28 examples there"):
+    with pytest.raises(TaskError, match="prompt q1-4: 29 worked examples are wanted, and 28 are there; set `shots`"):
         load(shots=29)
 
 

@@ -112,8 +112,9 @@ def test_prompts_over_the_limit_are_counted() -> None:
     assert [item.id for item in task.excluded] == [
         f"longgenbench-{number}" for number, length in enumerate(lengths, start=1) if length > limit
     ]
-    assert task.excluded[0].reason.endswith(f"tokens exceed max_context_tokens {limit}")
-    with pytest.raises(TaskError, match="task 'longform' has no prompts"):
+    assert task.excluded[0].reason.endswith(f"tokens exceed the limit of {limit}")
+    says = r"task 'longform' has no prompts: all 4 are excluded; the first, longgenbench-1: \d+ tokens exceed the limit"
+    with pytest.raises(TaskError, match=says):
         load(max_context_tokens=3)
 
 

@@ -73,8 +73,13 @@ def test_kinds_order_and_minimum() -> None:
     shuffled = StdlibTask(Options(shuffle=True)).prompts(tokenizer, limit=None, seed=5)
     assert shuffled == StdlibTask(Options(shuffle=True)).prompts(tokenizer, limit=None, seed=5)
     assert [p.id for p in shuffled] != [p.id for p in StdlibTask(Options()).prompts(tokenizer, limit=None, seed=5)]
-    longer = StdlibTask(Options(min_context_tokens=5000)).prompts(tokenizer, limit=None, seed=0)
+    task = StdlibTask(Options(min_context_tokens=5000))
+    longer = task.prompts(tokenizer, limit=None, seed=0)
     assert all(len(prompt.ids) >= 5000 for prompt in longer)
+    names = [entry.id for entry in stdlib.ENTRIES]
+    assert sorted([*(prompt.id for prompt in longer), *(item.id for item in task.excluded)]) == sorted(names)
+    assert all("below min_context_tokens 5000" in item.reason for item in task.excluded)
+    assert task.excluded
 
 
 def test_bad_options_and_missing_documents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +89,7 @@ def test_bad_options_and_missing_documents(monkeypatch: pytest.MonkeyPatch) -> N
         Options(kinds=())
     with pytest.raises(TaskError, match=r"not one line of csv.py fits into 20 tokens"):
         StdlibTask(Options(min_context_tokens=1, max_context_tokens=20)).prompts(WordTokenizer(), limit=1, seed=0)
-    with pytest.raises(TaskError, match="has no prompts with these options"):
+    with pytest.raises(TaskError, match="has no prompts: all 12 are excluded"):
         StdlibTask(Options(min_context_tokens=10**6, max_context_tokens=10**7)).prompts(
             WordTokenizer(), limit=None, seed=0
         )

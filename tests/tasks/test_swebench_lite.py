@@ -133,7 +133,7 @@ def test_prompts_over_the_limit_are_excluded_and_counted() -> None:
     assert len(made) + len(task.excluded) == 6
     assert {each.id for each in task.excluded}.isdisjoint(prompt.id for prompt in made)
     assert "exceed the limit of 760" in task.excluded[0].reason
-    with pytest.raises(TaskError, match="has no prompts with these options"):
+    with pytest.raises(TaskError, match=r"has no prompts: all 6 are excluded; the first, .*exceed the limit of 10"):
         prompts_of(max_context_tokens=10)
 
 

@@ -243,7 +243,7 @@ def test_prompts_over_the_limit_are_counted(path: Path) -> None:
     path.write_text('{"id": "a", "prompt_ids": [1, 2, 3]}\n{"id": "b", "prompt_ids": [1, 2]}\n')
     task = TraceTask(Options(path=str(path), max_context_tokens=2))
     assert [prompt.id for prompt in task.prompts(WordTokenizer(), limit=None, seed=0)] == ["b"]
-    assert task.excluded == [Exclusion(id="a", reason="3 tokens exceed max_context_tokens 2")]
+    assert task.excluded == [Exclusion(id="a", reason="3 tokens exceed the limit of 2")]
 
 
 TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {"properties": {"x": {"type": "integer"}}}}}]

@@ -152,8 +152,12 @@ def follow_up_id(parent: Prompt, ids: Sequence[int], *, name: str) -> str:
     return f"{name}-{hashlib.sha256(f'{parent.id}:{tuple(ids)}'.encode()).hexdigest()[:8]}"
 
 
-def checked(prompts: Sequence[Prompt], *, task: str) -> list[Prompt]:
-    """The prompts as a list. Raises TaskError if there are none, one is empty, or two share an id."""
+def checked(prompts: Sequence[Prompt], *, task: str, excluded: Sequence[Exclusion] = ()) -> list[Prompt]:
+    """The prompts as a list. Raises TaskError if there are none, with what was excluded, one is empty, or two share an
+    id."""
+    if not prompts and excluded:
+        first = f"the first, {excluded[0].id}: {excluded[0].reason}"
+        raise TaskError(f"task {task!r} has no prompts: all {len(excluded)} are excluded; {first}")
     if not prompts:
         raise TaskError(f"task {task!r} has no prompts with these options; relax them or raise the limit")
     places: dict[str, int] = {}

@@ -62,6 +62,13 @@ def fit(
     return Fitted(tuple(best_ids), best[0], best[1], len(lines))
 
 
+def over(name: str, tokens: int, limit: float | None) -> Exclusion | None:
+    """The exclusion of a prompt over its limit that cannot be shortened; None of one within it."""
+    if limit is None or tokens <= limit:
+        return None
+    return Exclusion(id=name, reason=f"{tokens} tokens exceed the limit of {limit:.0f}")
+
+
 def too_long(name: str, tokens: int, limit: int) -> Exclusion:
     """The exclusion of a prompt that stays over its limit without a line of its document."""
     return Exclusion(id=name, reason=f"{tokens} tokens even without its document exceed the limit of {limit}")

@@ -26,6 +26,7 @@ from vcbench.tasks.base import (
     checked,
     follow_up_id,
 )
+from vcbench.tasks.budget import over
 from vcbench.tasks.cfb.conversations import Conversation, ExactArguments, read_conversation
 from vcbench.tasks.cfb.judge import Case, Mode
 from vcbench.tasks.cfb.scores import METRICS, values
@@ -113,7 +114,7 @@ class ComplexFuncBench(Task):
         """The steps, or the first turns, of all conversations in the file's order; every row is checked."""
         self._dialect = dialect_of(tokenizer, self._options.tool_call_format)
         self._conversations = {each.id: each for each in self._read()}
-        self.excluded.clear()
+        self.excluded = []
         made: list[Prompt] = []
         for conversation in self._conversations.values():
             left = None if limit is None else limit - len(made)
@@ -125,7 +126,7 @@ class ComplexFuncBench(Task):
                 self.excluded.append(Exclusion(id=conversation.id, reason=reason))
                 continue
             made += self._of_conversation(conversation, tokenizer, left)
-        return checked(made, task=NAME)
+        return checked(made, task=NAME, excluded=self.excluded)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
         """Every metric of one answer; in the interactive mode of one turn."""
@@ -169,11 +170,9 @@ class ComplexFuncBench(Task):
         steps = range(1 if interactive else len(conversation.steps))
         made = [self._prompt(conversation, step, tokenizer) for step in steps[:left]]
         limit = self._options.max_context_tokens
-        fitting = [prompt for prompt in made if limit is None or len(prompt.ids) <= limit]
-        for prompt in made:
-            if limit is not None and len(prompt.ids) > limit:
-                reason = f"{len(prompt.ids)} tokens exceed max_context_tokens {limit}"
-                self.excluded.append(Exclusion(id=prompt.id, reason=reason))
+        exclusions = [over(prompt.id, len(prompt.ids), limit) for prompt in made]
+        self.excluded += filter(None, exclusions)
+        fitting = [prompt for prompt, excluded in zip(made, exclusions, strict=True) if excluded is None]
         if interactive:
             return fitting
         whole = len(fitting) == len(steps)

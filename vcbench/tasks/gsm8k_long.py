@@ -20,7 +20,6 @@ from vcbench.errors import TaskError, VcbenchError
 from vcbench.registry import register
 from vcbench.tasks.base import (
     Answer,
-    Exclusion,
     Metric,
     Prompt,
     PromptTokenizer,
@@ -30,6 +29,7 @@ from vcbench.tasks.base import (
     Value,
     checked,
 )
+from vcbench.tasks.budget import over
 from vcbench.tasks.rows import Row, read_rows
 from vcbench.tasks.source import SourceOptions, source_rows
 
@@ -115,12 +115,11 @@ class Gsm8kLongTask(Task):
             if limit is not None and len(made) >= limit:
                 break
             prompt = _prompt(asked[start : start + options.questions], pool, tokenizer, options, seed)
-            if len(prompt.ids) > options.most_tokens:
-                reason = f"{len(prompt.ids)} tokens exceed the limit of {options.most_tokens:.0f}"
-                self.excluded.append(Exclusion(id=prompt.id, reason=reason))
+            if (exclusion := over(prompt.id, len(prompt.ids), options.most_tokens)) is not None:
+                self.excluded.append(exclusion)
             else:
                 made.append(prompt)
-        return checked(made, task="gsm8k-long")
+        return checked(made, task="gsm8k-long", excluded=self.excluded)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
         """Each question for itself; see `results`."""
@@ -214,7 +213,10 @@ def _prompt(
     if options.context_tokens is None:
         shots = DEFAULT_SHOTS if options.shots is None else options.shots
         if shots > len(others):
-            raise TaskError(f"task 'gsm8k-long', prompt {name}: {shots} shots are wanted, {len(others)} examples there")
+            raise TaskError(
+                f"task 'gsm8k-long', prompt {name}: {shots} worked examples are wanted, and {len(others)} are there; "
+                "set `shots` lower, or give more `examples`"
+            )
     else:
         shots = _most_shots(render, len(others), options.context_tokens, name)
     rows = "\n".join(f"{problem.question}\n{problem.solution}" for problem in (*others[:shots], *asked))

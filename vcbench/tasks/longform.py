@@ -12,7 +12,8 @@ import yaml
 
 from vcbench.errors import TaskError, VcbenchError
 from vcbench.registry import register
-from vcbench.tasks.base import Answer, Exclusion, Prompt, PromptTokenizer, Question, Task, TaskOptions, Value, checked
+from vcbench.tasks.base import Answer, Prompt, PromptTokenizer, Question, Task, TaskOptions, Value, checked
+from vcbench.tasks.budget import over
 from vcbench.tasks.longform_sets.item import DataSet, Item
 from vcbench.tasks.longform_sets.longbench_write import LongBenchWrite
 from vcbench.tasks.longform_sets.longgenbench import LongGenBench
@@ -89,12 +90,11 @@ class LongformTask(Task):
             if limit is not None and len(made) >= limit:
                 continue
             prompt = _prompt(row, item, tokenizer, options)
-            if options.max_context_tokens is not None and len(prompt.ids) > options.max_context_tokens:
-                reason = f"{len(prompt.ids)} tokens exceed max_context_tokens {options.max_context_tokens}"
-                self.excluded.append(Exclusion(id=prompt.id, reason=reason))
+            if (exclusion := over(prompt.id, len(prompt.ids), options.max_context_tokens)) is not None:
+                self.excluded.append(exclusion)
             else:
                 made.append(prompt)
-        return checked(made, task="longform")
+        return checked(made, task="longform", excluded=self.excluded)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
         """The metrics of the prompt's benchmark."""

@@ -17,7 +17,7 @@ from typing import Literal
 
 from vcbench.errors import TaskError
 from vcbench.registry import register
-from vcbench.tasks.base import Prompt, PromptTokenizer, Task, TaskOptions, checked
+from vcbench.tasks.base import Exclusion, Prompt, PromptTokenizer, Task, TaskOptions, checked
 
 Kind = Literal["code", "prose"]
 
@@ -77,7 +77,7 @@ class Options(TaskOptions):
 
     def __post_init__(self) -> None:
         if self.max_context_tokens < self.min_context_tokens:
-            raise ValueError("max_context_tokens is below min_context_tokens")
+            raise ValueError("max_context_tokens is below min_context_tokens {options.min_context_tokens}")
         if not self.kinds:
             raise ValueError("kinds must name `code`, `prose` or both")
 
@@ -90,9 +90,10 @@ class StdlibTask(Task):
     summary = "explain, continue or summarise Python's own sources and reference, contexts of 1k-6k tokens"
 
     def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
-        """The table's prompts in its order. A document too short for `min_context_tokens` is left out."""
+        """The table's prompts in its order. One whose document is too short for `min_context_tokens` is excluded."""
         options = self.options
         assert isinstance(options, Options)
+        self.excluded = []
         entries = [entry for entry in ENTRIES if entry.kind in options.kinds]
         if options.shuffle:
             random.Random(seed).shuffle(entries)
@@ -104,7 +105,11 @@ class StdlibTask(Task):
             prompt = build(entry, tokenizer, tokens)
             if len(prompt.ids) >= options.min_context_tokens:
                 made.append(prompt)
-        return checked(made, task="stdlib")
+            else:
+                least = options.min_context_tokens
+                reason = f"all of {entry.document} makes {len(prompt.ids)} tokens, below min_context_tokens {least}"
+                self.excluded.append(Exclusion(id=prompt.id, reason=reason))
+        return checked(made, task="stdlib", excluded=self.excluded)
 
 
 def build(entry: Entry, tokenizer: PromptTokenizer, tokens: int) -> Prompt:

@@ -88,6 +88,7 @@ class SwebenchLiteTask(Task):
         """The instances in their order; those over `max_context_tokens` even without code are excluded."""
         options = self.options
         assert isinstance(options, Options)
+        self.excluded = []
         made: list[Prompt] = []
         for name, row in identified(_rows(options), "instance_id"):
             _check(row)
@@ -97,7 +98,7 @@ class SwebenchLiteTask(Task):
                     self.excluded.append(prompt)
                 else:
                     made.append(prompt)
-        return checked(made, task=NAME)
+        return checked(made, task=NAME, excluded=self.excluded)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
         """The metrics of one answer. Cost: a run of git, about 10 ms."""

@@ -12,7 +12,6 @@ from vcbench.metrics.alignment import common_subsequence
 from vcbench.registry import register
 from vcbench.tasks.base import (
     Answer,
-    Exclusion,
     Metric,
     Prompt,
     PromptTokenizer,
@@ -22,6 +21,7 @@ from vcbench.tasks.base import (
     Value,
     checked,
 )
+from vcbench.tasks.budget import over
 from vcbench.tasks.recorded_requests import NAMES, RecordedRequest, read_request
 from vcbench.tasks.rows import Row, identified
 from vcbench.tasks.source import SAMPLE, rows_of
@@ -79,12 +79,11 @@ class TraceTask(Task):
             if limit is not None and len(made) >= limit:
                 continue
             prompt = _prompt(row, name, request, tokenizer, options)
-            if options.max_context_tokens is not None and len(prompt.ids) > options.max_context_tokens:
-                reason = f"{len(prompt.ids)} tokens exceed max_context_tokens {options.max_context_tokens}"
-                self.excluded.append(Exclusion(id=name, reason=reason))
+            if (exclusion := over(prompt.id, len(prompt.ids), options.max_context_tokens)) is not None:
+                self.excluded.append(exclusion)
             else:
                 made.append(prompt)
-        return checked(made, task="trace")
+        return checked(made, task="trace", excluded=self.excluded)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
         """Agreement with the recorded response, where there is one, and with full KV."""
