@@ -57,7 +57,7 @@ class KeyCoding(NamedTuple):
     group: int
     scaled: bool
     centred: bool
-    unit: float
+    unit: Any
     levels: Any
 
 
@@ -69,7 +69,7 @@ class ValueCoding(NamedTuple):
     groups: int
     scaled: bool
     centred: bool
-    unit: float
+    unit: Any
     levels: Any
 
 

@@ -1,4 +1,4 @@
-"""Attention over packed codes: each block is dequantised into a cache-sized tile, then met by the exact kernels.
+"""Packed codes decoded into a cache-sized tile, block by block, for kernels that turn keys before they meet queries.
 
 Codes of b bits (1, 2, 4 or 8) lie interleaved in bytes: of n codes in W = n * b / 8 bytes, code i is in byte i mod W,
 shifted by b * (i // W), so that unpacking runs over vector lanes. 3 bits are two such planes: the lower 2 bits of all
@@ -15,14 +15,7 @@ import numpy as np
 
 from vcbench.engine.kernels.attention import (
     BLOCK,
-    CHUNK_BLOCKS,
-    LOWEST,
-    SCORE_STRIDE,
-    block_step,
     combine_row,
-    first_row_beyond,
-    head_rows,
-    lane_total,
 )
 from vcbench.engine.kernels.simd import Float, decode_run, decode_run_by_lane, half_as_float, load
 
@@ -244,24 +237,11 @@ def decode_keys(
 
 
 @numba.njit(nogil=True)
-def key_block(
-    codes: Any, steps: Any, minima: Any, levels: Any, by_channel: bool, symmetric: bool, bits: int, group: int,
-    block: int, quantised: int, exact: int, tile: Any,
-) -> Any:  # fmt: skip
-    """Address of a block's keys: the exact page, or `tile` with the codes of tokens below `quantised` decoded."""
-    ready = begin_tile(exact, quantised - block * BLOCK, tile)
-    if ready <= 0:
-        return exact
-    decode_keys(codes, steps, minima, levels, by_channel, symmetric, bits, group, block, ready, tile)
-    return tile.ctypes.data
-
-
-@numba.njit(nogil=True)
 def value_block(
     codes: Any, steps: Any, minima: Any, levels: Any, symmetric: bool, bits: int, group: int, depth: int,
     block: int, quantised: int, exact: int, tile: Any,
 ) -> Any:  # fmt: skip
-    """Address of a block's values; see `key_block`."""
+    """Address of a block's values: the exact page, or `tile` with the codes of tokens below `quantised` decoded."""
     ready = begin_tile(exact, quantised - block * BLOCK, tile)
     if ready <= 0:
         return exact
@@ -281,62 +261,3 @@ def combine_heads(part_max: Any, part_sum: Any, part_acc: Any, chunks: int, out:
         for row in range(rows):
             first = head * chunks * rows + row
             combine_row(part_max, part_sum, part_acc, first, rows, chunks, out[row // group, head, row % group])
-
-
-@numba.njit(parallel=True, nogil=True, cache=True)
-def attend_quantised(
-    q: Any, k_codes: Any, k_steps: Any, k_minima: Any, v_codes: Any, v_steps: Any, v_minima: Any,
-    key_levels: Any, value_levels: Any,
-    by_channel: bool, symmetric: bool, key_bits: int, value_bits: int, key_group: int, value_group: int,
-    quantised_keys: int, quantised_values: int,
-    table: Any, tail_block: int, keys_at: int, values_at: int, head_bytes: int,
-    first_visible: int, width: int, out: Any,
-) -> None:  # fmt: skip
-    """Attention of q: [n, H, D] over one layer; token i sees first_visible + i tokens. out: [n, Hk, H / Hk, D].
-
-    Tokens below `quantised_keys` (`quantised_values`) come from codes, the others from the exact pages of `table`,
-    whose first page holds block `tail_block`. A code stands for its entry in the levels where there are any, times its
-    token's step, and for a multiple of the step otherwise.
-    """
-    n, heads, depth = q.shape
-    kv_heads = out.shape[1]
-    group = heads // kv_heads
-    rows = n * group
-    scale = Float(1.0 / np.sqrt(depth))
-    blocks = (first_visible + n - 1 + BLOCK - 1) // BLOCK
-    chunks = (blocks + CHUNK_BLOCKS - 1) // CHUNK_BLOCKS
-    part_max = np.empty(kv_heads * chunks * rows, np.float32)
-    part_sum = np.empty(kv_heads * chunks * rows, np.float32)
-    part_acc = np.empty((kv_heads * chunks * rows, width), np.float32)
-    for task in numba.prange(kv_heads * chunks):
-        head = task // chunks
-        chunk = task % chunks
-        query = np.empty((rows, depth), np.float32)
-        head_rows(q, head, group, scale, query)
-        key_tile = np.zeros((width, BLOCK), np.float32)
-        value_tile = np.zeros((BLOCK, width), np.float32)
-        scores = np.empty((rows, SCORE_STRIDE), np.float32)
-        row_sum = np.zeros((rows, BLOCK), np.float32)
-        parts = slice(task * rows, (task + 1) * rows)
-        row_max = part_max[parts]
-        row_max[:] = LOWEST
-        acc = part_acc[parts]
-        acc[:] = Float(0)
-        for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
-            page = table[block - tail_block] + head * head_bytes if block >= tail_block else 0
-            keys = key_block(
-                k_codes[head], k_steps[head], k_minima[head], key_levels, by_channel, symmetric, key_bits, key_group,
-                block, quantised_keys, page + keys_at, key_tile,
-            )  # fmt: skip
-            values = value_block(
-                v_codes[head], v_steps[head], v_minima[head], value_levels, symmetric, value_bits, value_group, depth,
-                block, quantised_values, page + values_at, value_tile,
-            )  # fmt: skip
-            first = first_row_beyond(block * BLOCK, first_visible, rows, group)
-            block_step(
-                query, first, rows, group, first_visible - block * BLOCK, keys, values, depth, width,
-                scores, row_max, row_sum, acc,
-            )  # fmt: skip
-        for r in range(rows):
-            part_sum[task * rows + r] = lane_total(row_sum, r)
-    combine_heads(part_max, part_sum, part_acc, chunks, out)
