@@ -106,6 +106,14 @@ def calling(arguments: object) -> dict[str, object]:
             {"id": "b", "prompt": "a", "tools": [{"type": "web_search"}]},
             "field `tools[0]` must be an object with a `function`",
         ),
+        (
+            {"id": "b", "prompt": "a", "tools": [{"function": {"name": "f", "parameters": "x"}}]},
+            "field `tools[0].function.parameters` must be a JSON schema",
+        ),
+        (
+            {"id": "b", "prompt": "a", "tools": [{"function": {"name": "f", "parameters": {"properties": [1]}}}]},
+            "field `tools[0].function.parameters` must be a JSON schema",
+        ),
         ({"id": "b", "prompt": "a", "functions": [{"name": "f"}]}, "field `functions` is the old form; write `tools`"),
         ({"id": "b", "body": [1]}, "field `body` must be an object, not list"),
         (
@@ -328,6 +336,7 @@ def test_recorded_calls() -> None:
     assert same(*calls, calls[0]) is False
     assert same(calls[0], {"name": "find", "arguments": {"x": 3}}) is False
     assert same() is False
+    assert same(*calls, {"name": "find"}) is False, "a broken call beside the right ones"
     assert scored(target, "")["exact_calls"] is None, "no functions were offered"
     assert scored(target, "", functions=functions)["exact_response"] is None
 

@@ -27,7 +27,7 @@ from vcbench.tasks.base import (
     follow_up_id,
 )
 from vcbench.tasks.budget import over
-from vcbench.tasks.cfb.conversations import Conversation, ExactArguments, read_conversation
+from vcbench.tasks.cfb.conversations import Conversation, ExactArguments, is_table, read_conversation
 from vcbench.tasks.cfb.judge import Case, Mode
 from vcbench.tasks.cfb.scores import METRICS, values
 from vcbench.tasks.hub import hub_file
@@ -233,8 +233,6 @@ def _read_table(path: Path) -> ExactArguments:
         table = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise TaskError(f"{path} cannot be read: {error}; check the task's `exact_arguments`") from error
-    if not isinstance(table, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in table.values()
-    ):
+    if not is_table(table):
         raise TaskError(f"{path} must hold a JSON object with a list of arguments for each function")
     return table

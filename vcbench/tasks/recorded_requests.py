@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from vcbench.registry import suggest
 from vcbench.tasks.rows import Row
+from vcbench.tasks.tool_calls.base import declaration_fault
 
 Source = Literal["prompt", "messages", "prompt_ids"]
 SOURCES: tuple[Source, ...] = ("prompt", "messages", "prompt_ids")
@@ -108,6 +109,8 @@ def _function(body: Row, name: str, tool: Any) -> Mapping[str, Any]:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         body.refuse(f"field `{name}` must be an object with a `function` that has a `name`; other tools are not known")
+    if (fault := declaration_fault(function)) is not None:
+        body.refuse(f"field `{name}.function{fault[0]}` {fault[1]}")
     return function
 
 

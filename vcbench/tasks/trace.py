@@ -25,7 +25,7 @@ from vcbench.tasks.budget import over
 from vcbench.tasks.recorded_requests import NAMES, RecordedRequest, read_request
 from vcbench.tasks.rows import Row, identified
 from vcbench.tasks.source import SAMPLE, rows_of
-from vcbench.tasks.tool_calls.base import Signature
+from vcbench.tasks.tool_calls.base import Signature, ToolCall, same_calls
 from vcbench.tasks.tool_calls.chat import Wanted, dialect_of
 from vcbench.tasks.tool_calls.formats import parse
 
@@ -92,25 +92,19 @@ class TraceTask(Task):
         return {
             "exact_response": None if recorded is None else answer.text.strip() == recorded.strip(),
             "response_similarity": None if recorded is None else similarity(answer.text, recorded),
-            "exact_calls": _exact_calls(question, answer)
-            if isinstance(target, dict) and "tool_calls" in target
-            else None,
+            "exact_calls": _exact_calls(question, answer),
             "same_as_full": None if reference is None else answer.text == reference.text,
         }
 
 
 def _exact_calls(question: Question, answer: Answer) -> bool | None:
-    """Names and arguments; None where no calls are recorded, or no functions were offered."""
+    """Names and arguments, no broken call beside them; None where no calls are recorded, or no functions offered."""
     target, about = question.target, question.meta.get("functions")
     if about is None or not isinstance(target, dict) or "tool_calls" not in target:
         return None
     signatures = {name: Signature.load(values) for name, values in about["signatures"].items()}
-    left = [call.as_dict() for call in parse(answer.text, about["format"], signatures).calls]
-    for call in target["tool_calls"]:
-        if call not in left:
-            return False
-        left.remove(call)
-    return not left
+    given = parse(answer.text, about["format"], signatures)
+    return not given.errors and same_calls(given.calls, [ToolCall.of(call) for call in target["tool_calls"]])
 
 
 def similarity(text: str, other: str) -> float:

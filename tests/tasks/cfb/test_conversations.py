@@ -66,7 +66,8 @@ def turns(*given: Any) -> dict[str, Any]:
         (turns(CALL, CALL), "field `conversations[2]`: the calls before it have no observations"),
         (turns(CALL, {"role": "observation", "content": "x"}), "one entry for each of the 1 calls before it, not str"),
         (turns(CALL, {"role": "observation", "content": [1, 2]}), "field `conversations[2].content`"),
-        (turns(RESULT), "for each of the 0 calls"),
+        (turns(RESULT), "field `conversations[1]`: there are no calls before this observation"),
+        (turns({"role": "observation", "content": []}), "there are no calls before this observation"),
         (turns({"role": "assistant", "function_call": {}}), "field `conversations[1].function_call` must be a list"),
         (turns({"role": "assistant", "function_call": [{"arguments": {}}]}), "function_call[0]` must be an object"),
         (
@@ -78,7 +79,10 @@ def turns(*given: Any) -> dict[str, Any]:
         ({"functions": [{"name": "find", "parameters": []}]}, None),
         ({"functions": [{"name": "find", "parameters": [1]}]}, "field `functions[0].parameters` must be a JSON schema"),
         ({"functions": [{"name": "f", "parameters": {"required": "id"}}]}, "parameters.required` must be a list"),
+        ({"functions": [{"name": "f", "parameters": {"required": [1]}}]}, "required` must be a list of names"),
         ({"exact_arguments": {"find": "id"}}, "field `exact_arguments` must hold a list"),
+        ({"exact_arguments": {"find": [1]}}, "field `exact_arguments` must hold a list"),
+        ({"free_functions": [1]}, "field `free_functions` must be a list of names"),
         ({"id": 3.5}, "field `id` must be a text or a whole number"),
     ],
 )

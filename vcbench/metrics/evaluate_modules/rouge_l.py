@@ -26,7 +26,7 @@ class RougeL(evaluate.Metric):  # type: ignore[misc]
         from vcbench.metrics.alignment import common_subsequence
 
         tokenizer = tokenizers.DefaultTokenizer(use_stemmer=False)
-        values = []
+        values: list[float | None] = []
         for prediction, reference in zip(predictions, references, strict=True):
             said, wanted = tokenizer.tokenize(prediction), tokenizer.tokenize(reference)
             if said or wanted:

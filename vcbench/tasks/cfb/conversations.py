@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from vcbench.tasks.cfb.exact_arguments import EXACT_ARGUMENTS, FREE_FUNCTIONS
 from vcbench.tasks.rows import Row
-from vcbench.tasks.tool_calls.base import Signature, Signatures, ToolCall, written
+from vcbench.tasks.tool_calls.base import Signature, Signatures, ToolCall, declaration_fault, written
 
 ExactArguments = Mapping[str, Sequence[str]]
 
@@ -65,8 +65,10 @@ def read_conversation(name: str, row: Row, exact: ExactArguments | None) -> Conv
     turns = row.items("conversations")
     request = _request(row, turns)
     functions = tuple(_function(row, number, each) for number, each in enumerate(row.items("functions")))
-    own = _table(row, "exact_arguments") if row.has("exact_arguments") else None
-    free = tuple(row.items("free_functions")) if row.has("free_functions") else FREE_FUNCTIONS
+    own = row.values.get("exact_arguments")
+    if own is not None and not is_table(own):
+        row.refuse("field `exact_arguments` must hold a list of arguments for each function")
+    free = _names(row, "free_functions") if row.has("free_functions") else FREE_FUNCTIONS
     return Conversation(
         id=name,
         request=request,
@@ -76,6 +78,13 @@ def read_conversation(name: str, row: Row, exact: ExactArguments | None) -> Conv
         free_functions=free,
         synthetic=bool(row.values.get("synthetic")),
         sha256=hashlib.sha256(row.data).hexdigest(),
+    )
+
+
+def is_table(value: Any) -> TypeGuard[ExactArguments]:
+    """Whether it is an object of lists of arguments."""
+    return isinstance(value, dict) and all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in value.values()
     )
 
 
@@ -100,6 +109,8 @@ def _steps(row: Row, turns: list[Any]) -> list[Step]:
                 row.refuse(f"field `{where}`: the calls before it have no observations")
             open_calls = _calls(row, f"{where}.function_call", turn["function_call"])
         elif role == "observation":
+            if not open_calls:
+                row.refuse(f"field `{where}`: there are no calls before this observation")
             steps.append(Step(open_calls, _results(row, f"{where}.content", turn.get("content"), len(open_calls))))
             open_calls = ()
         elif role != "assistant" or not isinstance(turn.get("content"), str):
@@ -131,18 +142,14 @@ def _results(row: Row, where: str, content: Any, calls: int) -> tuple[str, ...]:
 
 
 def _function(row: Row, number: int, function: Any) -> dict[str, Any]:
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        row.refuse(f"field `functions[{number}]` must be an object with a `name`")
-    parameters = function.get("parameters") or {}
-    if not isinstance(parameters, dict) or not isinstance(parameters.get("properties") or {}, dict):
-        row.refuse(f"field `functions[{number}].parameters` must be a JSON schema with `properties`")
-    if not isinstance(parameters.get("required") or [], list):
-        row.refuse(f"field `functions[{number}].parameters.required` must be a list")
-    return function
+    if (fault := declaration_fault(function)) is not None:
+        row.refuse(f"field `functions[{number}]{fault[0]}` {fault[1]}")
+    declared: dict[str, Any] = function
+    return declared
 
 
-def _table(row: Row, field: str) -> ExactArguments:
-    table = row.value(field)
-    if not isinstance(table, dict) or not all(isinstance(names, list) for names in table.values()):
-        row.refuse(f"field `{field}` must hold a list of arguments for each function")
-    return table
+def _names(row: Row, field: str) -> tuple[str, ...]:
+    names = row.items(field)
+    if not all(isinstance(name, str) for name in names):
+        row.refuse(f"field `{field}` must be a list of names")
+    return tuple(names)

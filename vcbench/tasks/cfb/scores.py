@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from vcbench.tasks.base import Answer, Metric, Question, Ratio, Value
 from vcbench.tasks.cfb.judge import Case, judge
+from vcbench.tasks.tool_calls.base import same_calls
 
 ERRORS = {
     "func_error": "another function than the golden one, or none that exists",
@@ -61,5 +62,4 @@ def _same_calls(case: Case, text: str, reference: str) -> bool | None:
         return None
     if ours.errors or theirs.errors:
         return text == reference
-    mine, others = ([call.as_dict() for call in parsed.calls] for parsed in (ours, theirs))
-    return len(mine) == len(others) and all(mine.count(call) == others.count(call) for call in mine)
+    return same_calls(ours.calls, theirs.calls)

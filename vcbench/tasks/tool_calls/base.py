@@ -77,6 +77,29 @@ class Format(Protocol):
         """The calls as a model would write them."""
 
 
+def same_calls(calls: Sequence[ToolCall], others: Sequence[ToolCall]) -> bool:
+    """Whether both hold the same calls, each as often, in any order."""
+    left = list(others)
+    for call in calls:
+        if call not in left:
+            return False
+        left.remove(call)
+    return not left
+
+
+def declaration_fault(function: Any) -> tuple[str, str] | None:
+    """Which part of a function's declaration is malformed, as a suffix of its field, and how; None if none is."""
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return "", "must be an object with a `name`"
+    parameters = function.get("parameters") or {}
+    if not isinstance(parameters, dict) or not isinstance(parameters.get("properties") or {}, dict):
+        return ".parameters", "must be a JSON schema with `properties`"
+    required = parameters.get("required") or []
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        return ".parameters.required", "must be a list of names"
+    return None
+
+
 def call_of(value: Any, *keys: str) -> ToolCall:
     """The call in a decoded object whose arguments stand under one of `keys`. Raises CallError."""
     if not isinstance(value, dict):
