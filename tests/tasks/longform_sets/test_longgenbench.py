@@ -148,6 +148,7 @@ GOOD = {"prompt": "Write. #*# Floor 1:", **TARGET}
     [
         ({"prompt": None}, "field `prompt` must be a text, not null"),
         ({"prefix": " "}, "field `prefix` is empty"),
+        ({"prefix": "#*# Week 1:"}, "field `prompt` must end with the `prefix`"),
         ({"number": "4"}, "field `number` must be a whole number of at least 1"),
         ({"number": True}, "field `number`"),
         ({"checks_once": ["x"]}, "field `checks_once` must be an object from part numbers to texts"),

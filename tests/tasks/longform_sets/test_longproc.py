@@ -48,7 +48,8 @@ def test_empty_answers_score_nothing(procedure: str) -> None:
         assert values["procedure_score"] == 0.0
         assert values["procedure_extracted"] is False
         assert values["same_as_full"] is False
-        assert scored(given, procedure, gold(given), "nothing")["same_as_full"] is None, "full KV has no result"
+        for prose in ("nothing", "Sorry.\nI cannot do that."):
+            assert scored(given, procedure, gold(given), prose)["same_as_full"] is None, "full KV has no result"
 
 
 def test_a_countdown_without_its_solution_keeps_its_search() -> None:
@@ -185,6 +186,11 @@ COUNTDOWN = {"input_prompt": "Search.", "reference_output": "x", "metadata": '{"
         ("countdown", COUNTDOWN | {"metadata": {"nums": [2, -6], "target": 3}}, "field `nums`"),
         ("countdown", COUNTDOWN | {"metadata": {"nums": [2, 6], "target": "3"}}, "field `target`"),
         ("countdown", COUNTDOWN | {"metadata": {"nums": [2, 6], "target": 5}}, "5 cannot be reached from [2, 6]"),
+        (
+            "countdown",
+            {"input_prompt": "x", "nums": [1, 2, 3, 4, 5, 6], "target": 9},
+            "field `nums` has 6 numbers; the whole search is written out, for at most 5",
+        ),
         ("tom_tracking", COUNTDOWN, "the right trace has no line `- Step 0: ...`"),
         ("html_to_tsv", COUNTDOWN, "the right table has no rows"),
         ("html_to_tsv", {"story": "x"}, "this is a row of tom_tracking, but `subset` asks for html_to_tsv"),

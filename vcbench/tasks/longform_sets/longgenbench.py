@@ -52,13 +52,16 @@ class LongGenBench:
         number = row.value("number")
         if type(number) is not int or number < 1:
             row.refuse("field `number` must be a whole number of at least 1")
+        prompt, prefix = row.text("prompt"), row.text("prefix")
+        if not prompt.rstrip().endswith(prefix.rstrip()):
+            row.refuse("field `prompt` must end with the `prefix`, which answers go on from")
         target = {
-            "prefix": row.text("prefix"),
+            "prefix": prefix,
             "type": row.text("type"),
             "number": number,
             **{f"checks_{kind}": _checks(row, f"checks_{kind}", number) for kind in CHECKS},
         }
-        return Item(content=row.text("prompt"), target=target, meta={"type": target["type"], "number": number})
+        return Item(content=prompt, target=target, meta={"type": target["type"], "number": number})
 
     def score(self, target: Mapping[str, Any], answer: str, reference: str | None) -> Mapping[str, Value]:
         """Completion and constraints; see `parts` and `holds`."""

@@ -20,6 +20,7 @@ from vcbench.tasks.rows import Row
 
 PROCEDURES = ("countdown", "html_to_tsv", "tom_tracking")
 SHOWN_BY = {"nums": "countdown", "html_path": "html_to_tsv", "story": "tom_tracking"}
+MOST_NUMBERS = 5
 DEMONSTRATED = (((40, 19, 23, 7), 29), ((9, 16, 6, 18), 12))
 """The two problems whose search every countdown prompt shows."""
 
@@ -52,7 +53,7 @@ class LongProc:
         """The row's prompt, or the template filled with its fields."""
         procedure = self._procedure(row)
         if "input_prompt" in row.values:
-            content, fields = row.text("input_prompt"), _metadata(row)
+            content, fields = row.text("input_prompt"), {**row.values, **_metadata(row)}
         else:
             fields = row.values
             content = self._filled(row, procedure)
@@ -62,8 +63,8 @@ class LongProc:
         """Result, steps and format, as the procedure has them."""
         scorer, result_of = SCORERS[target["procedure"]]
         values = scorer(target, answer)
-        theirs = None if reference is None else result_of(reference)
-        same = None if theirs is None else result_of(answer) == theirs
+        theirs = None if reference is None else result_of(target, reference)
+        same = None if theirs is None else result_of(target, answer) == theirs
         return {metric.name: None for metric in self.metrics} | dict(values) | {"same_as_full": same}
 
     def _procedure(self, row: Row) -> str:
@@ -135,6 +136,10 @@ def _problem(row: Row, fields: Mapping[str, Any]) -> dict[str, Any]:
     numbers, target = fields.get("nums"), fields.get("target")
     if not isinstance(numbers, list) or not numbers or not all(type(n) is int and n >= 0 for n in numbers):
         row.refuse("field `nums` must be a list of whole numbers")
+    if len(numbers) > MOST_NUMBERS:
+        row.refuse(
+            f"field `nums` has {len(numbers)} numbers; the whole search is written out, for at most {MOST_NUMBERS}"
+        )
     if type(target) is not int:
         row.refuse("field `target` must be a whole number")
     try:
@@ -146,7 +151,7 @@ def _problem(row: Row, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _score_countdown(target: Mapping[str, Any], answer: str) -> Mapping[str, Value]:
     numbers, goal = target["numbers"], target["target"]
-    solution = _solution(answer)
+    solution = _solution(target, answer)
     if solution is not None and countdown.solves(solution, numbers, goal):
         return {"procedure_score": 1.0, "procedure_partial": 1.0, "procedure_extracted": True}
     partial = countdown.agreeing_share(answer, countdown.worked(numbers, goal)[0])
@@ -154,9 +159,7 @@ def _score_countdown(target: Mapping[str, Any], answer: str) -> Mapping[str, Val
 
 
 def _score_table(target: Mapping[str, Any], answer: str) -> Mapping[str, Value]:
-    right, rows = tables.table(target["right"]), tables.table(answer)
-    # A trace or a remark of one column is no table of the rows that were asked for.
-    given = rows if rows and right and len(rows[0]) == len(right[0]) else None
+    right, given = tables.table(target["right"]), _table(target, answer)
     found = tables.overlap(given, right) if given and right else tables.Overlap(0.0, 0.0)
     return {
         "procedure_score": found.f1,
@@ -176,15 +179,26 @@ def _score_beliefs(target: Mapping[str, Any], answer: str) -> Mapping[str, Value
     }
 
 
-def _solution(answer: str) -> str | None:
+def _table(target: Mapping[str, Any], answer: str) -> list[tables.Cells] | None:
+    """The answer's rows; a trace or a remark of one column is no table of the rows that were asked for."""
+    right, rows = tables.table(target["right"]), tables.table(answer)
+    return rows if rows and right and len(rows[0]) == len(right[0]) else None
+
+
+def _solution(target: Mapping[str, Any], answer: str) -> str | None:
     """What stands between the first pair of tags."""
     _, opened, rest = answer.partition("<Solution>")
     solution, closed, _ = rest.partition("</Solution>")
     return solution.strip() if opened and closed else None
 
 
-SCORERS: dict[str, tuple[Callable[[Mapping[str, Any], str], Mapping[str, Value]], Callable[[str], Any]]] = {
+def _steps(target: Mapping[str, Any], answer: str) -> list[str] | None:
+    return beliefs.steps(answer) or None
+
+
+Scorer = Callable[[Mapping[str, Any], str], Mapping[str, Value]]
+SCORERS: dict[str, tuple[Scorer, Callable[[Mapping[str, Any], str], Any]]] = {
     "countdown": (_score_countdown, _solution),
-    "html_to_tsv": (_score_table, tables.table),
-    "tom_tracking": (_score_beliefs, lambda answer: beliefs.steps(answer) or None),
+    "html_to_tsv": (_score_table, _table),
+    "tom_tracking": (_score_beliefs, _steps),
 }
