@@ -194,6 +194,17 @@ def trace(config: RunConfig, path: Path, rows: list[dict[str, Any]], **task: Any
     return replace(config, tasks=(TaskConfig(**made),))
 
 
+def test_a_target_that_changes_is_not_scored_with_the_old_one(config: RunConfig, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"id": "a", "prompt_ids": [5, 6, 7], "target": "three"}]
+    path = execute(trace(config, tmp_path / "p.jsonl", rows), console=quiet())
+    assert [line.target for line in load_run(path).prompts.values()] == ["three"]
+    rows[0]["target"] = "four"
+    console = heard()
+    assert execute(trace(config, tmp_path / "p.jsonl", rows), console=console) == path
+    assert "the target of prompt a of task trace has changed" in console.export_text()
+    assert [line.target for line in load_run(path).prompts.values()] == ["four"]
+
+
 def test_a_request_that_cannot_be_served_fails_alone(config: RunConfig, tmp_path: Path) -> None:
     """Prompt over the limit: its reason is recorded in every cell, the others are answered."""
     rows = [

@@ -26,6 +26,8 @@ class PromptLine:
     prompt_sha256: str
     document_sha256: str
     target: Any = None
+    target_sha256: str = ""
+    """Empty in records of an earlier vcbench."""
     meta: dict[str, Any] = field(default_factory=dict)
     tail: str = ""
     """Text of the prompt's last tokens, for a reader's eyes; derived, escaped if need be."""

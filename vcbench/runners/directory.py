@@ -47,6 +47,8 @@ def what_differs(bench: Workbench, threads: int, path: Path) -> str | None:
             return f"prompt {key[1]} of task {key[0]} has changed"
         if key in followed and prompt.document_sha256 != line.document_sha256:
             return f"what follows prompt {key[1]} of task {key[0]} has changed"
+        if line.target_sha256 and prompt.target_sha256 != line.target_sha256:
+            return f"the target of prompt {key[1]} of task {key[0]} has changed"
     return None
 
 

@@ -31,6 +31,7 @@ def prompt_line(task: str, prompt: Prompt, tokenizer: Tokenizer, prefill_s: floa
         prompt_sha256=prompt.sha256,
         document_sha256=prompt.document_sha256,
         target=prompt.target,
+        target_sha256=prompt.target_sha256,
         meta=dict(prompt.meta),
         tail=_text(tokenizer, prompt.ids[-TAIL_TOKENS:]),
         timing={"prefill_s": prefill_s},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from vcbench.errors import TaskError
+from vcbench.records.codec import plain
 
 
 class PromptTokenizer(Protocol):
@@ -39,6 +41,11 @@ class Prompt:
     def sha256(self) -> str:
         """Hash of the token ids."""
         return hashlib.sha256(",".join(map(str, self.ids)).encode()).hexdigest()
+
+    @property
+    def target_sha256(self) -> str:
+        """Hash of the target, as JSON with sorted keys."""
+        return hashlib.sha256(json.dumps(plain(self.target), sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

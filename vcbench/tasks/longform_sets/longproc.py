@@ -53,7 +53,8 @@ class LongProc:
         """The row's prompt, or the template filled with its fields."""
         procedure = self._procedure(row)
         if "input_prompt" in row.values:
-            content, fields = row.text("input_prompt"), {**row.values, **_metadata(row)}
+            content = row.text("input_prompt")
+            fields: Mapping[str, Any] = {**row.values, **_metadata(row)}
         else:
             fields = row.values
             content = self._filled(row, procedure)
