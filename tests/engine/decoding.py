@@ -31,9 +31,11 @@ def request(prompt: Sequence[int], key: str = "r", max_tokens: int = MAX_TOKENS,
 
 
 def prefilled(wanted: Request, decoder: Decoder | None = None) -> Prefilled:
-    """The request's snapshot, good for every method."""
-    everyone = compressors()
-    prefill = (decoder or tiny.decoder()).prefill(
+    """The request's snapshot, good for every method; on another decoder, for those that need no calibration."""
+    decoder = decoder or tiny.decoder()
+    known = decoder is tiny.decoder()
+    everyone = [one for one in compressors() if known or one.calibration_need(one.options) is None]
+    prefill = decoder.prefill(
         wanted.prompt_ids,
         chunk=64,
         query_window=max(compressor.query_window for compressor in everyone),
