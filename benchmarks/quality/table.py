@@ -34,7 +34,7 @@ def main() -> None:
     runs = [
         load_run(execute(load_config(Path(__file__).with_name(f"{name}.yaml")), console=console)) for name in names()
     ]
-    rows = [row for run in runs for row in quality_rows(run)]
+    rows = [row for run in runs for row in in_families(quality_rows(run))]
     origin = [{key: run.provenance.get(key) for key in ("git", "versions", "hardware")} for run in runs]
     write_result("quality", {"prompts": prompt_lengths(runs[0]), "runs": origin, "rows": rows})
     text = PAGE.read_text("utf-8")
@@ -58,6 +58,12 @@ def quality_rows(run: Run) -> list[dict[str, Any]]:
     summaries = summarise(run)
     drafts = {row.cell.method: row for row in summaries if row.cell.arm == "vericache"}
     return [quality_row(row, drafts[row.cell.method]) for row in summaries if row.cell.arm == "lossy"]
+
+
+def in_families(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of one method together, the least compression first."""
+    families = list(dict.fromkeys(row["method"].rsplit("-", 1)[0] for row in rows))
+    return sorted(rows, key=lambda row: (families.index(row["method"].rsplit("-", 1)[0]), row["factor_stored_start"]))
 
 
 def quality_row(lossy: CellSummary, draft: CellSummary) -> dict[str, Any]:
