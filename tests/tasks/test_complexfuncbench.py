@@ -297,7 +297,7 @@ def test_a_template_of_an_unknown_format_is_refused() -> None:
 
 
 def test_bad_options(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="path or dataset, not both"):
+    with pytest.raises(ValueError, match="path and dataset are two sources"):
         CfbOptions(path="x", dataset="a/b")
     with pytest.raises(TaskError, match="check the task's `exact_arguments`"):
         prompts(task(exact_arguments=str(tmp_path / "missing.json")))

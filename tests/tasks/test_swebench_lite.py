@@ -20,11 +20,12 @@ from vcbench import registry
 from vcbench.config.options import build_options
 from vcbench.errors import TaskError
 from vcbench.tasks.base import Answer, Prompt, Question
+from vcbench.tasks.source import SAMPLES
 from vcbench.tasks.swebench.patch import parse_patch
 from vcbench.tasks.swebench.prompt import build_text, shown_files
-from vcbench.tasks.swebench_lite import SAMPLE, Options, SwebenchLiteTask, model_name
+from vcbench.tasks.swebench_lite import SAMPLE_FILE, Options, SwebenchLiteTask, model_name
 
-SAMPLE_ROWS = [json.loads(line) for line in SAMPLE.read_text().splitlines()]
+SAMPLE_ROWS = [json.loads(line) for line in (SAMPLES / SAMPLE_FILE).read_text().splitlines()]
 CLASSIC = ("repo", "instance_id", "base_commit", "patch", "problem_statement")
 
 
@@ -168,7 +169,7 @@ def test_bad_rows(tmp_path: Path) -> None:
 
 
 def test_bad_options() -> None:
-    with pytest.raises(ValueError, match="path and dataset exclude each other"):
+    with pytest.raises(ValueError, match="path and dataset are two sources"):
         Options(path="a", dataset="b/c")
     with pytest.raises(ValueError, match="split"):
         Options(split="")
@@ -189,7 +190,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("hub")
 def test_rows_of_the_hub(sample: list[Prompt]) -> None:
-    assert prompts_of(dataset="owner/lite") == sample
+    found = prompts_of(dataset="owner/lite")
+    assert [(prompt.id, prompt.ids, prompt.target) for prompt in found] == [(p.id, p.ids, p.target) for p in sample]
+    assert {prompt.meta["source"] for prompt in found} == {"owner/lite"}
 
 
 def test_predictions_are_what_swebench_reads(sample: list[Prompt], tmp_path: Path) -> None:

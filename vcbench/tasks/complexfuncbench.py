@@ -30,10 +30,8 @@ from vcbench.tasks.budget import over
 from vcbench.tasks.cfb.conversations import Conversation, ExactArguments, is_table, read_conversation
 from vcbench.tasks.cfb.judge import Case, Mode
 from vcbench.tasks.cfb.scores import METRICS, values
-from vcbench.tasks.hub import hub_file
-from vcbench.tasks.rows import identified, read_rows
-from vcbench.tasks.source import SAMPLE as EMBEDDED
-from vcbench.tasks.source import rows_of
+from vcbench.tasks.rows import identified
+from vcbench.tasks.source import SourceOptions, file_rows
 from vcbench.tasks.tool_calls.chat import Dialect, Exchange, Wanted, as_messages, dialect_of
 from vcbench.tasks.tool_calls.formats import FORMATS
 
@@ -43,14 +41,9 @@ SAMPLE = "complexfuncbench.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CfbOptions(TaskOptions):
-    """Which conversations, how they are asked, and how calls are read."""
+class CfbOptions(SourceOptions):
+    """Which conversations, how they are asked, and how calls are read. The data set is `zai-org/ComplexFuncBench`."""
 
-    path: str = field(default="", metadata={"doc": "A local file in the data set's format; none takes the sample."})
-    dataset: str = field(
-        default="", metadata={"doc": f"A data set on the hub that holds `{FILE}`: `zai-org/ComplexFuncBench`."}
-    )
-    revision: str = field(default="", metadata={"doc": "Commit or tag of the data set."})
     mode: Mode = field(
         default="teacher_forced",
         metadata={
@@ -82,8 +75,7 @@ class CfbOptions(TaskOptions):
     )
 
     def __post_init__(self) -> None:
-        if self.path and self.dataset:
-            raise ValueError("give path or dataset, not both")
+        SourceOptions.__post_init__(self)
         if self.open_call and self.mode == "interactive":
             raise ValueError("open_call would keep interactive conversations from ending; leave it out")
 
@@ -155,11 +147,7 @@ class ComplexFuncBench(Task):
     def _read(self) -> Iterator[Conversation]:
         options = self._options
         exact = _read_table(Path(options.exact_arguments)) if options.exact_arguments else None
-        if options.dataset:
-            rows = read_rows(hub_file(options.dataset, FILE, revision=options.revision or None))
-        else:
-            rows = rows_of(options.path, SAMPLE)
-        for name, row in identified(rows, "id"):
+        for name, row in identified(file_rows(options, FILE, SAMPLE), "id"):
             yield read_conversation(name, row, exact)
 
     def _of_conversation(
@@ -204,7 +192,7 @@ class ComplexFuncBench(Task):
                 **place,
                 **dialect.as_meta(),
                 "opening": opening,
-                "source": options.dataset or options.path or EMBEDDED,
+                "source": options.source,
                 "synthetic": conversation.synthetic,
             },
         )

@@ -31,7 +31,7 @@ from vcbench.tasks.base import (
 )
 from vcbench.tasks.budget import over
 from vcbench.tasks.rows import Row, read_rows
-from vcbench.tasks.source import SourceOptions, source_rows
+from vcbench.tasks.source import SplitOptions, source_rows
 
 SAMPLE_FILE = "gsm8k.jsonl"
 DEFAULT_SHOTS = 8
@@ -46,7 +46,7 @@ CALCULATION = re.compile(r"<<[^<>]*>>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(SourceOptions):
+class Options(SplitOptions):
     """How many questions and worked examples stand in a prompt, and where both come from."""
 
     config: str = field(default="main", metadata={"doc": "Configuration of the data set on the hub."})
@@ -66,7 +66,7 @@ class Options(SourceOptions):
     )
 
     def __post_init__(self) -> None:
-        SourceOptions.__post_init__(self)
+        SplitOptions.__post_init__(self)
         if self.shots is not None and self.context_tokens is not None:
             raise ValueError("shots and context_tokens both set how many examples there are; give one of them")
 
@@ -191,7 +191,7 @@ def _examples(options: Options) -> list[Problem]:
     if options.examples:
         return [_problem(row) for row in read_rows(Path(options.examples))]
     if options.dataset and not options.file:
-        shown = SourceOptions(dataset=options.dataset, revision=options.revision, split=EXAMPLE_SPLIT)
+        shown = SplitOptions(dataset=options.dataset, revision=options.revision, split=EXAMPLE_SPLIT)
         return [_problem(row) for row in source_rows(shown, SAMPLE_FILE, config=options.config)]
     return []
 

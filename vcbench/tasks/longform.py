@@ -19,7 +19,7 @@ from vcbench.tasks.longform_sets.longbench_write import LongBenchWrite
 from vcbench.tasks.longform_sets.longgenbench import LongGenBench
 from vcbench.tasks.longform_sets.longproc import PROCEDURES, LongProc
 from vcbench.tasks.rows import Row
-from vcbench.tasks.source import SourceOptions, source_rows
+from vcbench.tasks.source import SplitOptions, source_rows
 
 TEMPLATE_FILE = "prompts.yaml"
 TEMPLATE_KEY = "USER_PROMPT"
@@ -27,7 +27,7 @@ LENGTHS = ("0.5k", "2k", "8k")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(SourceOptions):
+class Options(SplitOptions):
     """Which benchmark, and where its rows are."""
 
     benchmark: Literal["longgenbench", "longbench-write", "longproc"] = field(
@@ -46,7 +46,7 @@ class Options(SourceOptions):
     )
 
     def __post_init__(self) -> None:
-        SourceOptions.__post_init__(self)
+        SplitOptions.__post_init__(self)
         for name in ("subset", "template"):
             if getattr(self, name) and self.benchmark != "longproc":
                 raise ValueError(f"{name} belongs to benchmark longproc")

@@ -18,19 +18,17 @@ SAMPLE = "embedded sample"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(TaskOptions):
-    """Options of every task that has an official data set; none given means the embedded sample."""
+    """Options of every task that has a data set; none given means the embedded sample."""
 
     path: str = field(default="", metadata={"doc": "A local .json, .jsonl or .parquet file of rows."})
     dataset: str = field(default="", metadata={"doc": "A data set of the Hugging Face hub, as owner/name."})
     revision: str = field(default="", metadata={"doc": "Commit or tag of the data set on the hub."})
-    split: str = field(default="test", metadata={"doc": "Which split of the data set on the hub."})
-    file: str = field(default="", metadata={"doc": "Read this file of the data set on the hub, not a split."})
 
     def __post_init__(self) -> None:
         if self.path and self.dataset:
             raise ValueError("path and dataset are two sources; give one of them")
-        if (self.revision or self.file) and not self.dataset:
-            raise ValueError(f"{'revision' if self.revision else 'file'} says what to take from a dataset; give one")
+        if self.revision and not self.dataset:
+            raise ValueError("revision says what to take from a dataset; give one")
 
     @property
     def source(self) -> str:
@@ -44,25 +42,50 @@ class SourceOptions(TaskOptions):
         return {"source": self.source, "synthetic": self.source == SAMPLE}
 
 
-def source_rows(options: SourceOptions, sample: str, *, config: str | None = None) -> Iterator[Row]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitOptions(SourceOptions):
+    """The same for a data set that has splits on the hub."""
+
+    split: str = field(default="test", metadata={"doc": "Which split of the data set on the hub."})
+    file: str = field(default="", metadata={"doc": "Read this file of the data set on the hub, not a split."})
+
+    def __post_init__(self) -> None:
+        SourceOptions.__post_init__(self)
+        if self.file and not self.dataset:
+            raise ValueError("file says what to take from a dataset; give one")
+        if not self.split:
+            raise ValueError("split must name a split, such as test")
+
+
+def source_rows(options: SplitOptions, sample: str, *, config: str | None = None) -> Iterator[Row]:
     """The rows that the options name, or those of the embedded `sample`.
 
     Raises TaskError if the source cannot be read, or has no rows.
     """
-    revision = options.revision or None
-    if options.dataset and options.file:
-        rows = read_rows(hub_file(options.dataset, options.file, revision=revision))
-    elif options.dataset:
-        rows = hub_rows(options.dataset, split=options.split, config=config, revision=revision)
-    else:
-        rows = rows_of(options.path, sample)
-    first = next(rows, None)
-    if first is None:
-        raise TaskError(f"{options.source} has no rows; check the file, or take another source")
-    yield first
-    yield from rows
+    if options.dataset and not options.file:
+        revision = options.revision or None
+        return _some(hub_rows(options.dataset, split=options.split, config=config, revision=revision), options)
+    return file_rows(options, options.file, sample)
+
+
+def file_rows(options: SourceOptions, file: str, sample: str) -> Iterator[Row]:
+    """The rows of one `file` of the data set on the hub, of a local file, or of the embedded `sample`.
+
+    Raises TaskError as `source_rows` does.
+    """
+    if options.dataset:
+        return _some(read_rows(hub_file(options.dataset, file, revision=options.revision or None)), options)
+    return _some(rows_of(options.path, sample), options)
 
 
 def rows_of(path: str, sample: str) -> Iterator[Row]:
     """The rows of a local file, or of the embedded `sample` where the path is empty."""
     return read_rows(Path(path) if path else SAMPLES / sample)
+
+
+def _some(rows: Iterator[Row], options: SourceOptions) -> Iterator[Row]:
+    first = next(rows, None)
+    if first is None:
+        raise TaskError(f"{options.source} has no rows; check the file, or take another source")
+    yield first
+    yield from rows

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,32 +25,24 @@ from vcbench.tasks.base import (
     PromptTokenizer,
     Question,
     Task,
-    TaskOptions,
     Value,
     checked,
 )
 from vcbench.tasks.budget import fit, too_long
-from vcbench.tasks.hub import hub_rows
-from vcbench.tasks.rows import Row, identified, read_rows
+from vcbench.tasks.rows import Row, identified
+from vcbench.tasks.source import SplitOptions, source_rows
 from vcbench.tasks.swebench.checkout import oracle_files
 from vcbench.tasks.swebench.patch import applies, extract_patch, file_f1, parse_patch
 from vcbench.tasks.swebench.prompt import build_text, is_marker, shown_files, split_code
 
-SAMPLE = Path(__file__).with_name("samples") / "swebench_lite.jsonl"
+SAMPLE_FILE = "swebench_lite.jsonl"
 NAME = "swebench-lite"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(TaskOptions):
-    """Where the instances come from, and how long prompts may be."""
+class Options(SplitOptions):
+    """Where the instances and their prompts come from, and how long prompts may be."""
 
-    path: str = field(default="", metadata={"doc": "A local .json, .jsonl or .parquet file of instances."})
-    dataset: str = field(
-        default="",
-        metadata={"doc": "An id of the hub, such as `princeton-nlp/SWE-bench_Lite_oracle`, whose rows have prompts."},
-    )
-    split: str = field(default="test", metadata={"doc": "The data set's split."})
-    revision: str = field(default="", metadata={"doc": "The data set's revision; empty for the newest."})
     checkouts: str = field(
         default="",
         metadata={"doc": "A directory of git clones, from which prompts are made where rows have no `text`."},
@@ -62,12 +54,6 @@ class Options(TaskOptions):
     format: Literal["chat", "raw"] = field(
         default="chat", metadata={"doc": "`chat` makes the prompt the user's turn; `raw` adds no token at all."}
     )
-
-    def __post_init__(self) -> None:
-        if self.path and self.dataset:
-            raise ValueError("path and dataset exclude each other; give one of them")
-        if not self.split:
-            raise ValueError("split must name a split, such as test")
 
 
 @register("task", NAME)
@@ -90,7 +76,7 @@ class SwebenchLiteTask(Task):
         assert isinstance(options, Options)
         self.excluded = []
         made: list[Prompt] = []
-        for name, row in identified(_rows(options), "instance_id"):
+        for name, row in identified(source_rows(options, SAMPLE_FILE), "instance_id"):
             _check(row)
             if limit is None or len(made) < limit:
                 prompt = _prompt(name, row, tokenizer, options)
@@ -138,12 +124,6 @@ def prediction(cell: str, question: Question, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _rows(options: Options) -> Iterator[Row]:
-    if options.dataset:
-        return hub_rows(options.dataset, split=options.split, revision=options.revision or None)
-    return read_rows(Path(options.path) if options.path else SAMPLE)
-
-
 def _check(row: Row) -> None:
     """Refuses a row without what every instance has. The columns that only swebench 5 has may be absent."""
     for name in ("repo", "base_commit", "problem_statement"):
@@ -176,6 +156,7 @@ def _prompt(name: str, row: Row, tokenizer: PromptTokenizer, options: Options) -
             "instance": {key: value for key, value in row.values.items() if key not in ("text", "patch")},
             "code_lines": fitted.lines,
             "code_lines_shown": fitted.kept_lines,
+            "source": options.source,
             "synthetic": bool(row.values.get("synthetic")),
         },
     )
