@@ -19,6 +19,7 @@ from vcbench.calibration.store import (
     FORMAT,
     calibrate_command,
     calibration_path,
+    check_writable,
     find_calibration,
     load_calibration,
     make_calibration,
@@ -185,11 +186,24 @@ def test_writing_replaces_the_file_whole_or_not_at_all(monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(CalibrationError, match=r"cannot write .*: No space left .*or give another file with --output"):
         save_calibration(make_calibration({}, FACTS), path)
 
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_the_file_can_be_read_by_others() -> None:
+    assert stored().stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(("name", "reason"), [("", "Is a directory"), ("file/one.safetensors", "File exists")])
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CalibrationError, match=f"cannot write .*: {reason}; .*--output"):
+        check_writable(tmp_path / name)
+    check_writable(tmp_path / "new" / "one.safetensors")
+    assert not list((tmp_path / "new").iterdir())
 
 
 def _metadata(path: Path) -> dict[str, str]:

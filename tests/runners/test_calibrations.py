@@ -205,3 +205,30 @@ def test_the_commands_options_are_checked(model: ModelConfig, words: list[str], 
     shown = CliRunner().invoke(app, ["calibrate", model.id, "kvzap", *words])
     assert isinstance(shown.exception, ConfigError)
     assert message in str(shown.exception)
+
+
+def test_a_fit_that_cannot_be_stored_is_refused_before_it_is_made(
+    model: ModelConfig, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vcbench.compressors.kvquant.KVQuant.calibrate", None)
+    with pytest.raises(CalibrationError, match="Is a directory"):
+        calibrate(model, "kvquant", text, output=tmp_path)
+
+
+def test_pieces_that_the_model_cannot_read_are_refused(model: ModelConfig, text: Path) -> None:
+    with pytest.raises(CalibrationError, match=r"reads 512 tokens at most, and pieces of 513 .* lower --sample-"):
+        calibrate(model, "kvquant", text, sample_tokens=513, samples=1)
+
+
+def test_the_option_calibration_says_where_it_is_stored(model: ModelConfig, text: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.safetensors"
+    assert calibrate(model, "rotatekv", text, options={"calibration": str(file)}) == file
+    assert load_calibration(file).method == "rotatekv"
+
+
+def test_samples_that_the_fit_saw_are_not_called_held_out(model: ModelConfig, text: Path) -> None:
+    measured = {
+        count: load_calibration(calibrate(model, "kvzap", text, samples=count, sample_tokens=64)).facts["measured"]
+        for count in (1, 3, 4)
+    }
+    assert {count: found["held_out_samples"] for count, found in measured.items()} == {1: 0, 3: 0, 4: 1}

@@ -66,28 +66,29 @@ def fit(
     """A surrogate for each layer. Tensors of a linear one: weight [L, Hk, hidden], bias [L, Hk]; of an MLP: weight1
     [L, 512, hidden], bias1 [L, 512], weight2 [L, Hk, 512], bias2 [L, Hk]. All float32.
 
-    Measured on every fourth sample, which the fit does not see (on all, where there is one sample alone): Spearman's
-    rank correlation with KVzip's scores over the tokens of a text, mean and lowest of layers and heads; and the share
-    of KVzip's score that the best tokens by the surrogate hold, at some budgets.
+    Measured on every fourth sample, which the fit does not see (of fewer than four none is held out, which is said, and
+    all are measured): Spearman's rank correlation with KVzip's scores over the tokens of a text, mean and lowest of
+    layers and heads; and the share of KVzip's score that the best tokens by the surrogate hold, at some budgets.
     """
     pieces = []
     for number, ids in enumerate(samples):
         progress("KVzip scores", number, len(samples))
         pieces.append(_piece(decoder, ids, sinks, instruct))
-    held_out = pieces[HELD_OUT - 1 :: HELD_OUT] or pieces
-    fitted = [piece for piece in pieces if not any(piece is other for other in held_out)] or pieces
+    held_out = pieces[HELD_OUT - 1 :: HELD_OUT]
+    fitted = [piece for number, piece in enumerate(pieces, 1) if number % HELD_OUT]
+    measured = held_out or pieces
     layers, predicted = [], []
     for layer in range(decoder.shape.n_layers):
         progress("surrogates", layer, decoder.shape.n_layers)
         x = torch.cat([piece.hidden[layer] for piece in fitted]).float()
         y = torch.cat([piece.scores[layer] for piece in fitted], dim=1).mT
         layers.append(ridge(x, y) if kind == "linear" else mlp(x, y))
-        predicted.append([surrogate(layers[-1], piece.hidden[layer].float()) for piece in held_out])
+        predicted.append([surrogate(layers[-1], piece.hidden[layer].float()) for piece in measured])
     progress("surrogates", len(layers), len(layers))
     tensors = {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
-    truth = [piece.scores for piece in held_out]
-    guess = [torch.stack([layer[number] for layer in predicted]) for number in range(len(held_out))]
-    return Fit(tensors=tensors, measured=_measured(truth, guess))
+    truth = [piece.scores for piece in measured]
+    guess = [torch.stack([layer[number] for layer in predicted]) for number in range(len(measured))]
+    return Fit(tensors=tensors, measured={"held_out_samples": len(held_out), **_measured(truth, guess)})
 
 
 def _piece(decoder: Decoder, ids: Sequence[int], sinks: int, instruct: Instruct | None) -> Piece:
@@ -159,7 +160,6 @@ def _measured(truth: Sequence[Tensor], guess: Sequence[Tensor]) -> dict[str, Any
         for share in KEPT_SHARES
     }
     return {
-        "held_out_samples": len(truth),
         "spearman": float(rho.mean()),
         "spearman_lowest": float(rho.min()),
         "spearman_by_layer": [round(float(layer.mean()), 3) for layer in rho],

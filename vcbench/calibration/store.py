@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vcbench.calibration.base import Calibration, CalibrationNeed, Setting
 from vcbench.errors import CalibrationError
@@ -41,22 +43,47 @@ def make_calibration(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
 
 
 def save_calibration(calibration: Calibration, path: Path) -> None:
-    """Writes the file at `path`, replacing what is there at once and as a whole. Raises OSError."""
+    """Writes the file at `path`, replacing what is there at once and as a whole. Raises CalibrationError."""
     from safetensors.torch import save
 
     metadata = {_KEY: json.dumps(dict(calibration.facts), sort_keys=True), _HASH: calibration.sha256}
     content = save(dict(calibration.tensors), metadata=metadata)
+    with _explained(path), _beside(path) as (stream, name):
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+        os.fchmod(stream.fileno(), 0o644)
+        name.replace(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raises CalibrationError where no file can be written at `path`: to be said before a fit, not after it."""
+    with _explained(path), _beside(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A new file in the directory of `path`, which is made if need be; gone afterwards unless it was renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).replace(path)
-    except OSError:
+            yield stream, Path(name)
+    finally:
         Path(name).unlink(missing_ok=True)
-        raise
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CalibrationError(
+            f"cannot write {path}: {error.strerror or error}; free space or permit writing there, or give another "
+            "file with --output"
+        ) from error
 
 
 def load_calibration(path: Path) -> Calibration:

@@ -17,6 +17,8 @@ from typing import Any
 from vcbench.errors import CalibrationError
 
 DEFAULT = "python-stdlib"
+LEAST_TOKENS = 32
+"""Of a piece: with fewer, the first tokens that fits leave out are a good part of it."""
 CODE = (
     "argparse.py", "ast.py", "bdb.py", "calendar.py", "cmd.py", "codecs.py", "configparser.py", "contextlib.py",
     "copy.py", "difflib.py", "doctest.py", "enum.py", "ftplib.py", "gettext.py", "gzip.py", "imaplib.py", "inspect.py",
@@ -42,14 +44,16 @@ def sample(encode: Callable[[str], Sequence[int]], files: Sequence[Path], count:
     Documents take turns, so that few pieces still see many of them. Raises CalibrationError where the text is
     unreadable or too short.
     """
-    if count < 1 or tokens < 2:
-        raise CalibrationError(f"{count} samples of {tokens} tokens calibrate nothing; give at least 1 of at least 2")
+    if count < 1 or tokens < LEAST_TOKENS:
+        raise CalibrationError(
+            f"{count} samples of {tokens} tokens calibrate nothing; give at least 1 of at least {LEAST_TOKENS}"
+        )
     documents = [_read(path) for path in files] if files else default_documents(count)
     pieces = _pieces([list(encode(document)) for document in documents], count, tokens)
     if len(pieces) < count:
         where = "the files" if files else "the standard library of this Python"
         raise CalibrationError(
-            f"{where} hold only {len(pieces)} pieces of {tokens} tokens, {count} are wanted; name more text with "
+            f"{where} hold only {len(pieces)} pieces of {tokens} tokens, and {count} are wanted; name more text with "
             "--text, or lower --samples or --sample-tokens"
         )
     digest = hashlib.sha256(repr(pieces).encode()).hexdigest()

@@ -8,7 +8,13 @@ from typing import Any
 
 from vcbench import registry
 from vcbench.calibration.base import Calibration, CalibrationNeed
-from vcbench.calibration.store import calibration_path, find_calibration, make_calibration, save_calibration
+from vcbench.calibration.store import (
+    calibration_path,
+    check_writable,
+    find_calibration,
+    make_calibration,
+    save_calibration,
+)
 from vcbench.calibration.text import Samples, sample
 from vcbench.config.options import build_options
 from vcbench.config.schema import MethodConfig, ModelConfig, RunConfig
@@ -60,15 +66,21 @@ def calibrate_model(
 ) -> tuple[Calibration, Path]:
     """Fits a method to a model and stores the result; returns it and where it lies.
 
-    Raises UsageError for a method without calibration, CalibrationError for unusable text, ModelError, OSError.
+    Raises UsageError for a method without calibration, CalibrationError for unusable text or a file that cannot be
+    written, ModelError.
     """
     from vcbench.models.tokenizer import Tokenizer
 
     need = needed(MethodConfig(compressor=compressor, options=options))
     if need is None:
         raise UsageError(f"{compressor} under these options uses no calibration; nothing to do")
-    encode = Tokenizer.from_files(resolve_model(model)).encode
-    taken = sample(encode, text, samples or need.samples, sample_tokens or need.sample_tokens)
+    files, tokens = resolve_model(model), sample_tokens or need.sample_tokens
+    if tokens > files.architecture.max_context:
+        raise CalibrationError(
+            f"{files.id} reads {files.architecture.max_context} tokens at most, and pieces of {tokens} were asked for; "
+            "lower --sample-tokens"
+        )
+    taken = sample(Tokenizer.from_files(files).encode, text, samples or need.samples, tokens)
     return fit_model(model, compressor, options, taken, output=output, progress=progress)
 
 
@@ -93,6 +105,8 @@ def fit_model(
     reason = cls.unsupported(chosen, files.architecture)
     if reason:
         raise UsageError(f"compressor `{compressor}` cannot serve this model: {reason}")
+    path = output or _place(need, compressor, files.weights_sha256)
+    check_writable(path)
     identity = identify(RunConfig(name="calibrate", model=model, tasks=(), cells=()))
     decoder, _ = load(files, identity, "fast")
     instruct = InstructionWriter(Tokenizer.from_files(files))
@@ -108,6 +122,12 @@ def fit_model(
         "measured": dict(fit.measured),
     }
     calibration = make_calibration(fit.tensors, facts)
-    path = output or calibration_path(compressor, need.settings, files.weights_sha256)
     save_calibration(calibration, path)
     return calibration, path
+
+
+def _place(need: CalibrationNeed, compressor: str, weights_sha256: str) -> Path:
+    """Where a run with these options looks for the fit."""
+    if need.file is not None:
+        return Path(need.file).expanduser()
+    return calibration_path(compressor, need.settings, weights_sha256)
