@@ -124,7 +124,9 @@ def test_awkward_texts(load: Callable[..., RunConfig], text: str) -> None:
 def test_every_default_is_written(load: Callable[..., RunConfig]) -> None:
     config = load(GOOD)
     written = yaml.safe_load(dump_config(config))
-    assert written["engine"] == {"exactness": "bitwise", "batch_size": 1, "threads": 0, "prefill_chunk": 2048}
+    assert written["engine"] == {
+        "exactness": "bitwise", "batch_size": 1, "threads": 0, "prefill_chunk": 2048, "disk_directory": None,
+    }  # fmt: skip
     assert written["methods"]["small"]["budget_tokens"] is None
     assert written["tasks"][0]["words"] == 10
     assert written["cells"][3]["draft_length"] == 25

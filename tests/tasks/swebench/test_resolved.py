@@ -65,6 +65,16 @@ def test_logs(tmp_path: Path) -> None:
     assert grade_log(prediction(), tmp_path / "nowhere") == Verdict(None, f"no log {tmp_path}/nowhere/test_output.txt")
 
 
+def test_what_swebench_cannot_grade_costs_no_other_verdict(tmp_path: Path) -> None:
+    verdict = grade_log(prediction(log_parser="parse_log_of_nobody"), log(tmp_path / "a"))
+    assert verdict.resolved is None
+    assert verdict.reason.startswith(f"swebench cannot grade {tmp_path}/a/test_output.txt: ")
+    (tmp_path / "a" / "test_output.txt").write_bytes(b"\xff\xfe")
+    assert grade_log(prediction(), tmp_path / "a").resolved is not True
+    (tmp_path / "a" / "patch.diff").write_bytes(b"\xff\xfe")
+    assert "is of another patch" in grade_log(prediction(), tmp_path / "a").reason
+
+
 def test_a_log_of_another_patch_is_not_taken(tmp_path: Path) -> None:
     directory = log(tmp_path / "a")
     (directory / "patch.diff").write_text(PATCH.rstrip())
@@ -76,6 +86,9 @@ def test_a_log_of_another_patch_is_not_taken(tmp_path: Path) -> None:
 def test_what_needs_no_tests() -> None:
     assert undecidable(prediction()) is None
     assert undecidable(prediction(patch="")) == Verdict(False, "no patch")
+    assert undecidable(prediction(FAIL_TO_PASS=["t.py::new"], PASS_TO_PASS=[])) is None, (
+        "lists, as other files have them"
+    )
     without = undecidable(prediction(image=None, eval_script=""))
     assert without == Verdict(None, "the instance has no image, eval_script, which swebench 5 needs")
 

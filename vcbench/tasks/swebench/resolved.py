@@ -50,7 +50,7 @@ def unavailable() -> str:
 
 def undecidable(prediction: Prediction) -> Verdict | None:
     """The verdict that needs no test: of an empty patch, and of an instance that swebench cannot grade."""
-    missing = [name for name in COLUMNS if not prediction.instance.get(name)]
+    missing = [name for name in COLUMNS if prediction.instance.get(name) in (None, "")]
     if missing:
         return Verdict(None, f"the instance has no {', '.join(missing)}, which swebench 5 needs")
     return None if prediction.patch else Verdict(False, "no patch")
@@ -64,9 +64,12 @@ def grade_log(prediction: Prediction, directory: Path) -> Verdict:
     log, applied = directory / LOG, directory / PATCH
     if not log.is_file():
         return Verdict(None, f"no log {log}")
-    if applied.is_file() and applied.read_text(encoding="utf-8").strip() != prediction.patch.strip():
+    if applied.is_file() and applied.read_bytes().strip() != prediction.patch.strip().encode():
         return Verdict(None, f"the log in {directory} is of another patch")
-    return _verdict(eval_report(prediction, log))
+    try:
+        return _verdict(eval_report(prediction, log))
+    except Exception as error:  # noqa: BLE001 -- swebench's parsers raise anything, and no other verdict may be lost by it
+        return Verdict(None, f"swebench cannot grade {log}: {type(error).__name__}: {error}")
 
 
 def eval_report(prediction: Prediction, log: Path) -> dict[str, Any]:
