@@ -131,7 +131,8 @@ def verdict_text(found: Difference) -> str:
 
 
 def _interval(estimate: Estimate, scale: float, *, signed: bool = False) -> str:
-    if estimate.low is None or estimate.high is None:
+    # A bootstrap of equal values has no width, which says nothing about others.
+    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return ""
     shown = _signed if signed else number
     low, high = (scale * value for value in (estimate.low, estimate.high))
