@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.records.samples import Sample
 from tests.scoring.scored_task import registered, sample, write
 from vcbench.cli.main import app
 from vcbench.errors import UsageError
@@ -84,6 +85,21 @@ def test_curves() -> None:
 def test_by_a_key_that_no_prompt_has() -> None:
     with pytest.raises(UsageError, match="no prompt has 'depth' in its meta; they have position, words"):
         invoke("score", "good", "--by", "depth")
+
+
+def test_one_task_of_two() -> None:
+    """What another task's metrics do is neither shown nor exported, and decides no exit code."""
+    made, other = sample(GOOD | {"lossy": ["explode"] * 7}, META), Sample()
+    made.cells += [cell | {"task": "stdlib"} for cell in other.cells]
+    made.prompts += other.prompts
+    made.requests += other.requests
+    write(made, Path("runs/both"))
+    assert invoke("score", "both")[0] == 1
+    code, out, _ = invoke("score", "both", "--task", "stdlib")
+    assert code == 0
+    assert "scored-by-test" not in out
+    with pytest.raises(UsageError, match=r"no task of both \(stdlib\) has a format to export"):
+        invoke("score", "both", "--task", "stdlib", "--export", "out")
 
 
 def test_export_writes_each_cell_apart() -> None:

@@ -72,7 +72,7 @@ def test_every_task_from_prompts_to_scores(tiny: ModelConfig, tmp_path: Path) ->
                     found = figures["vericache"].difference
                     assert found is not None
                     assert found.changed == 0, (task.task, metric.name)
-    written = {file.relative_to(tmp_path / "out").parts[0] for file in export(run, tmp_path / "out")}
+    written = {file.relative_to(tmp_path / "out").parts[0] for file in export(run, tmp_path / "out", run.tasks)}
     assert "swebench-lite" in written
 
 

@@ -86,9 +86,9 @@ def score(
     if export is not None:
         from vcbench.scoring.export import export as export_answers
 
-        for path in export_answers(loaded, export):
+        for path in export_answers(loaded, export, [each.task for each in shown.tasks]):
             notes().print(f"written: {path}", markup=False)
-    if failed := scores.errors():
+    if failed := shown.errors():
         notes().print(f"FAILED: {failed} metrics of answers; their reasons are above and in scores.json", markup=False)
     next_command(f"vcbench compare {shlex.quote(str(loaded.path))}")
     if failed:

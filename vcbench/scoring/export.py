@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from vcbench.errors import UsageError
@@ -12,15 +13,15 @@ from vcbench.scoring.answers import answer, answered, question
 from vcbench.scoring.sources import task_of
 
 
-def export(run: Run, directory: Path) -> list[Path]:
-    """One call of `Task.export` for each cell; each cell has a directory of its own, named by task and label.
+def export(run: Run, directory: Path, tasks: Sequence[str]) -> list[Path]:
+    """One call of `Task.export` for each cell of these tasks; each has a directory of its own, named by task and label.
 
-    Raises UsageError where no task of the run has a format of its own.
+    Raises UsageError where none of the tasks has a format of its own.
     """
     with explained(directory, "create"):
         directory.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for name in run.tasks:
+    for name in tasks:
         task = task_of(run, name)
         for cell in (cell for cell in run.cells if cell.answers(name)):
             place = directory / name / re.sub(r"[^A-Za-z0-9._=-]+", "-", cell.label)
@@ -34,5 +35,5 @@ def export(run: Run, directory: Path) -> list[Path]:
                 if not any(place.iterdir()):
                     place.rmdir()
     if not written:
-        raise UsageError(f"no task of {run.name} ({', '.join(run.tasks)}) has a format to export")
+        raise UsageError(f"no task of {run.name} ({', '.join(tasks)}) has a format to export")
     return written
