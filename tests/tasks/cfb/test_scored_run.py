@@ -113,7 +113,7 @@ def value(figure: Figure) -> float:
 def test_one_slip_costs_one_conversation(run: Run) -> None:
     figure = figures(run)
     for arm in ("full", "vericache"):
-        for name in ("exact_calls", "success", "call_accuracy", "success_lenient"):
+        for name in ("exact_calls", "success", "call_accuracy", "success_lenient", "well_formed"):
             assert value(figure(arm, name)) == 1
     assert value(figure("vericache", "same_calls")) == 1
     success = figure("lossy", "success")

@@ -42,12 +42,14 @@ def values(question: Question, answer: Answer, reference: Answer | None) -> Mapp
     expected = case.golden_calls if not interactive or question.meta["turn"] == 1 else 0
     known = interactive or question.meta["whole"]
     sound = not turn.errors
+    # Plain text is how an interactive conversation ends.
+    text_alone = interactive and not parsed.calls and not parsed.errors
     return {
         "exact_calls": sound and not turn.undecided and turn.success is not False,
         "success": turn.success if known else None,
         "call_accuracy": Ratio(turn.matched, expected),
         "same_calls": None if reference is None else _same_calls(case, text, opening + reference.text),
-        "well_formed": bool(parsed.calls) and not parsed.errors,
+        "well_formed": None if text_alone else bool(parsed.calls) and not parsed.errors,
         "exact_calls_lenient": sound and turn.lenient is not False,
         "success_lenient": turn.lenient if known else None,
         "call_accuracy_lenient": Ratio(turn.matched + turn.undecided, expected),
