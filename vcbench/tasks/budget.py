@@ -27,8 +27,9 @@ def fit(
     limit: int | None,
     *,
     keep: Callable[[str], bool] = lambda line: False,
-) -> Fitted | None:
-    """The prompt with as many lines from the document's two ends as fit into `limit` tokens; None if none fit.
+) -> Fitted | int:
+    """The prompt with as many lines from the document's two ends as fit into `limit` tokens; if none fit, the number of
+    tokens without them.
 
     Args:
         render: token ids of the whole prompt around a document; all but the document must stay the same.
@@ -44,7 +45,7 @@ def fit(
     best = _cut(lines, 0, keep)
     best_ids = render(best[0])
     if len(best_ids) > limit:
-        return None
+        return len(best_ids)
     low, low_tokens, high, high_tokens = 0, len(best_ids), len(lines), len(ids)
     halve = False
     while high - low > 1 and limit - low_tokens > SLACK_TOKENS:

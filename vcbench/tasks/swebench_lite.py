@@ -145,8 +145,8 @@ def _prompt(name: str, row: Row, tokenizer: PromptTokenizer, options: Options) -
 
     limit = options.max_context_tokens
     fitted = fit(code, render, limit, keep=is_marker)
-    if fitted is None:
-        return too_long(name, len(render("")), limit or 0)
+    if isinstance(fitted, int):
+        return too_long(name, fitted, limit or 0)
     return Prompt(
         id=name,
         ids=fitted.ids,
