@@ -89,8 +89,8 @@ def paired_margin(
     margin = sign * value - (sign - tolerance) * reference
     if n < 2:
         return value, reference, Estimate(value=margin, low=None, high=None, n=n)
-    drawn = np.random.default_rng([seed, n]).integers(n, size=(RESAMPLES, n))
-    new_sums, old_sums = new[drawn].sum(axis=1), old[drawn].sum(axis=1)
+    drawn = resamples(n, seed)
+    new_sums, old_sums = drawn @ new, drawn @ old
     usable = (new_sums[:, 1] > 0) & (old_sums[:, 1] > 0)
     new_sums, old_sums = new_sums[usable], old_sums[usable]
     margins = sign * new_sums[:, 0] / new_sums[:, 1] - (sign - tolerance) * old_sums[:, 0] / old_sums[:, 1]
