@@ -51,13 +51,16 @@ def test_an_output_that_ends_leaves_no_jump_and_an_unknown_step_ends_it() -> Non
 
 
 @given(st.lists(st.lists(st.floats(0, 5), min_size=1, max_size=12), min_size=1, max_size=6))
-def test_curves_never_fall_and_bands_hold_them(outputs: list[list[float]]) -> None:
+def test_curves_never_fall_and_bands_lie_within_what_was_seen(outputs: list[list[float]]) -> None:
     found = growth(outputs)
     assert found is not None
     assert all(a <= b + 1e-12 for a, b in zip(found.value, found.value[1:], strict=False))
-    for low, high in zip(found.low, found.high, strict=True):
+    for step, (low, high) in enumerate(zip(found.low, found.high, strict=True), start=1):
         assert (low is None) == (high is None)
-        assert low is None or high is None or low <= high
+        if low is not None and high is not None:
+            # No resample rises by less than the least step of any output, or by more than the largest.
+            columns = [[output[i] for output in outputs if len(output) > i] for i in range(step)]
+            assert sum(map(min, columns)) - 1e-9 <= low <= high <= sum(map(max, columns)) + 1e-9
 
 
 def test_survival_by_hand() -> None:
@@ -90,9 +93,20 @@ def test_survival_of_equal_outputs_is_one() -> None:
         max_size=8,
     )
 )
-def test_without_censoring_survival_is_the_share_still_equal(pairs: list[tuple[list[int], list[int]]]) -> None:
+def test_survival_falls_only_where_outputs_differ(pairs: list[tuple[list[int], list[int]]]) -> None:
     found = survival(pairs)
     assert found is not None
     assert all(a >= b for a, b in zip(found.value, found.value[1:], strict=False))
     assert all(0 <= value <= 1 for value in found.value)
     assert (found.value[-1] == 1.0) == (found.diverged == 0)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8))
+def test_without_censoring_survival_is_the_share_still_equal(forks: list[int]) -> None:
+    """Every output differs in the token after its `fork`, so none is censored."""
+    full = list(range(6))
+    found = survival([(full, [*full[:fork], 9, *full[fork + 1 :]]) for fork in forks])
+    assert found is not None
+    shares = [sum(fork >= tokens for fork in forks) / len(forks) for tokens in range(1, max(forks) + 2)]
+    assert found.value == pytest.approx(shares)
+    assert found.median == next(tokens for tokens, share in enumerate(shares, start=1) if share <= 0.5)

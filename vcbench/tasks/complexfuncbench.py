@@ -63,7 +63,8 @@ class CfbOptions(SourceOptions):
     )
     domains: tuple[str, ...] = field(default=(), metadata={"doc": "Only these, such as `Hotels`; none takes all."})
     max_context_tokens: int | None = field(
-        default=None, metadata={"doc": "Longer prompts are excluded, and counted.", "minimum": 1}
+        default=None,
+        metadata={"doc": "Longer prompts (`interactive`: first turns) are excluded, and counted.", "minimum": 1},
     )
     max_turns: int = field(default=20, metadata={"doc": "Turns of an interactive conversation.", "minimum": 1})
     exact_arguments: str = field(
