@@ -166,6 +166,7 @@ def test_a_named_file_is_taken_and_named_in_the_command(tmp_path: Path) -> None:
 
     assert find(need).facts["model"] == "some-model"
     assert calibrate_command("kvquant", need, "m").endswith(f"--output {need.file}")
+    assert calibrate_command("kvquant", need, "./my model").startswith("vcbench calibrate './my model' kvquant")
 
 
 def test_settings_and_weights_have_files_of_their_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import subprocess
@@ -15,8 +16,8 @@ from typer.testing import CliRunner
 
 from tests.records.samples import Sample
 from tests.scoring.scored_task import registered, sample, write
-from vcbench.cli.main import app
-from vcbench.errors import UsageError
+from vcbench.cli.main import app, main
+from vcbench.errors import RecordError, UsageError
 
 ROOT = Path(__file__).parents[2]
 META = [{"position": p} for p in (0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.5)]
@@ -100,6 +101,37 @@ def test_one_task_of_two() -> None:
     assert "scored-by-test" not in out
     with pytest.raises(UsageError, match=r"no task of both \(stdlib\) has a format to export"):
         invoke("score", "both", "--task", "stdlib", "--export", "out")
+
+
+def test_a_run_that_is_not_complete_is_said_to_be_so() -> None:
+    Path("runs/good/manifest.json").unlink()
+    with Path("runs/good/requests.jsonl").open("ab") as records:
+        records.write(b'{"kind": "req')
+    code, out, err = invoke("score", "good", "--json")
+    assert code == 0
+    assert json.loads(out)["complete"] is False
+    assert "half written (13 bytes), dropped" in err
+    assert "! the run is not complete: all figures are of what it has so far" in err
+
+
+def test_figures_are_shown_also_where_they_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read_only(path: Path, data: bytes) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("vcbench.scoring.document.replace_file", read_only)
+    monkeypatch.setattr(sys, "argv", ["vcbench", "score", "good"])
+    assert main() == 1
+    out, err = capsys.readouterr()
+    assert "same in all 7" in out
+    assert "the file system is read-only; copy the run to a place that can be written" in err.replace("\n", " ")
+
+
+def test_an_export_into_a_file_is_refused_with_advice() -> None:
+    Path("taken").touch()
+    with pytest.raises(RecordError, match="a file of that name is in the way; give --export a directory"):
+        invoke("score", "good", "--export", "taken")
 
 
 def test_export_writes_each_cell_apart() -> None:

@@ -194,6 +194,9 @@ def test_incomplete_truncated_and_empty_records_never_pass(tmp_path: Path) -> No
     assert result.identical == result.n == 4
     assert result.exit_code == 1
     assert "the run is not complete" in shown(result)
+    stopped = check(Sample().drop(FULL, "two"), tmp_path / "stopped", finish=False)
+    assert (stopped.passed, stopped.n) == (3, 4)
+    assert "FAIL: not shown to be bitwise lossless: 3 of 4 requests identical to full KV, but" in shown(stopped)
     path = Sample().write(tmp_path / "run")
     records = path / "requests.jsonl"
     whole = records.read_bytes()

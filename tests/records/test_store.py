@@ -292,6 +292,8 @@ def test_unusable_places(tmp_path: Path) -> None:
         begin(tmp_path / "file")
     with pytest.raises(RecordError, match=r"cannot create .*a part of the path is a file"):
         begin(tmp_path / "file" / "run")
+    with pytest.raises(RecordError, match=r"cannot create .*no directory can be made there; choose another"):
+        begin(Path("/proc/nowhere/run"))
     with pytest.raises(RecordError, match="name is too long"):
         begin(tmp_path / ("x" * 300))
     with pytest.raises(RecordError, match="no such directory"):

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -132,7 +133,7 @@ def calibrate_command(method: str, need: CalibrationNeed, model_id: str) -> str:
     words = ["vcbench", "calibrate", model_id, method]
     words += [f"--set={key}={json.dumps(value)}" for key, value in need.settings.items()]
     words += ["--output", need.file] if need.file is not None else []
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def _check(calibration: Calibration, path: Path, method: str, need: CalibrationNeed, weights_sha256: str) -> None:

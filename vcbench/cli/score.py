@@ -67,7 +67,6 @@ def score(
         for line in grade_run(loaded, backend=None if harness is None else harness.value, logs=exec_logs):
             notes().print(line, markup=False)
     scores = score_run(loaded)
-    write_scores(loaded, scores)
     shown = Scores(
         run=scores.run,
         records_sha256=scores.records_sha256,
@@ -88,6 +87,11 @@ def score(
 
         for path in export_answers(loaded, export, [each.task for each in shown.tasks]):
             notes().print(f"written: {path}", markup=False)
+    for line in loaded.dropped:
+        notes().print(f"! {line}", markup=False)
+    if not loaded.complete:
+        notes().print("! the run is not complete: all figures are of what it has so far", markup=False)
+    write_scores(loaded, scores)
     if failed := shown.errors():
         notes().print(f"FAILED: {failed} metrics of answers; their reasons are above and in scores.json", markup=False)
     next_command(f"vcbench compare {shlex.quote(str(loaded.path))}")

@@ -48,7 +48,7 @@ def headline(result: CheckResult) -> str:
             return f"{level}: {counted}{ties}"
         case "FAIL" if any(finding.outcome == "fail" for finding in result.findings) and result.passed == result.n:
             return f"{counted} pass, but a threshold is crossed"
-        case "FAIL" if result.passed == result.n:
+        case "FAIL" if result.passed == result.n or (result.problems and _only_missing(result)):
             return f"not shown to be {level}: {counted} identical to {reference}, but the records are not whole"
         case "FAIL":
             return f"NOT {level}: {counted} identical to {reference}"
@@ -59,6 +59,10 @@ def headline(result: CheckResult) -> str:
         case "VACUOUS":
             return f"{counted} identical to {reference}, which shows nothing here"
     return "the answers are to different prompts or were made under different settings"
+
+
+def _only_missing(result: CheckResult) -> bool:
+    return all(each.verdict in (Verdict.IDENTICAL, Verdict.MISSING) for each in result.verdicts)
 
 
 def _reference(result: CheckResult) -> str:

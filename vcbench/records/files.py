@@ -20,27 +20,31 @@ REQUESTS = "requests.jsonl"
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 
+ELSEWHERE = "choose another `output_dir`, a writable one, or another name"
+CANNOT_CREATE = "no directory can be made there; {elsewhere}"
 ADVICE = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the disk quota is used up; free some space",
     errno.EFBIG: "the file would exceed the allowed size; raise the limit",
-    errno.EROFS: "the file system is read-only; set `output_dir` to a writable place",
-    errno.EACCES: "permission denied; set `output_dir` to a writable place",
-    errno.EPERM: "permission denied; set `output_dir` to a writable place",
-    errno.ENOTDIR: "a part of the path is a file; choose another `output_dir` or name",
-    errno.EEXIST: "a file of that name is in the way; choose another `output_dir` or name",
+    errno.EROFS: "the file system is read-only; {elsewhere}",
+    errno.EACCES: "permission denied; {elsewhere}",
+    errno.EPERM: "permission denied; {elsewhere}",
+    errno.ENOTDIR: "a part of the path is a file; {elsewhere}",
+    errno.EEXIST: "a file of that name is in the way; {elsewhere}",
     errno.ENOENT: "there is no such run",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
 }
 
 
 @contextmanager
-def explained(path: Path, action: str) -> Iterator[None]:
-    """Turns a failure of the file system into a RecordError that says what to do."""
+def explained(path: Path, action: str, elsewhere: str = ELSEWHERE) -> Iterator[None]:
+    """Turns a failure of the file system into a RecordError that says what to do, perhaps to take a place elsewhere."""
     try:
         yield
     except OSError as error:
-        advice = ADVICE.get(error.errno or 0, str(error))
+        number = error.errno or 0
+        advice = CANNOT_CREATE if (action, number) == ("create", errno.ENOENT) else ADVICE.get(number, str(error))
+        advice = advice.replace("{elsewhere}", elsewhere)
         kept = " (all earlier records are kept; the same command goes on from there)" if action == "write to" else ""
         raise RecordError(f"cannot {action} {path}: {advice}{kept}") from error
 

@@ -150,8 +150,9 @@ def _signed(value: float) -> str:
 def _remarks(task: TaskScores) -> Iterator[str]:
     """Failed requests, exclusions and errors of metrics; the first of each by name, all of them counted."""
     for cell in task.cells:
-        if task.failed[cell.id]:
-            yield f"! {printable(cell.label)}: {task.failed[cell.id]} requests have no answer and enter no figure"
+        if failed := task.failed[cell.id]:
+            noun = "request has" if failed == 1 else "requests have"
+            yield f"! {printable(cell.label)}: {failed} {noun} no answer, or failed, and enter no figure"
     listed = [f"excluded {each.get('id')}: {each.get('reason')}" for each in task.excluded]
     errors = [f"! {cell.label}, {metric}, {request}: {reason}" for cell, metric, request, reason in task.errors()]
     for lines in (listed, errors):

@@ -49,7 +49,7 @@ def score_directory(path: Path) -> Scores:
 def write_scores(run: Run, scores: Scores) -> Path:
     """Writes `scores.json` whole. Raises RecordError where the directory cannot be written."""
     path = run.path / SCORES
-    with explained(path, "write"):
+    with explained(path, "write", "copy the run to a place that can be written, and score it there"):
         replace_file(path, json_bytes(as_dict(run, scores)))
     return path
 
@@ -79,6 +79,7 @@ def as_dict(run: Run, scores: Scores) -> dict[str, Any]:
     return {
         "schema": SCHEMA_VERSION,
         "run": scores.run,
+        "complete": run.complete,
         "records_sha256": scores.records_sha256,
         "code_sha256": scores.code_sha256,
         "versions": package_versions(),

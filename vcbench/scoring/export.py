@@ -12,13 +12,15 @@ from vcbench.records.reader import Run
 from vcbench.scoring.answers import answer, answered, question
 from vcbench.scoring.sources import task_of
 
+ELSEWHERE = "give --export a directory that can be written"
+
 
 def export(run: Run, directory: Path, tasks: Sequence[str]) -> list[Path]:
     """One call of `Task.export` for each cell of these tasks; each has a directory of its own, named by task and label.
 
     Raises UsageError where none of the tasks has a format of its own.
     """
-    with explained(directory, "create"):
+    with explained(directory, "create", ELSEWHERE):
         directory.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for name in tasks:
@@ -29,7 +31,7 @@ def export(run: Run, directory: Path, tasks: Sequence[str]) -> list[Path]:
                 (question(run.prompts[name, request]), answer(line))
                 for request, line in answered(run, cell, name).items()
             ]
-            with explained(place, "write to"):
+            with explained(place, "write into", ELSEWHERE):
                 place.mkdir(parents=True, exist_ok=True)
                 written += task.export(cell.label, pairs, place)
                 if not any(place.iterdir()):
