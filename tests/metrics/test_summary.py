@@ -37,8 +37,8 @@ def test_by_hand(tmp_path: Path) -> None:
     assert value(lossy.agreement.exact) == 0.0
     assert value(lossy.agreement.token_f1) == pytest.approx(0.6)
     assert lossy.divergence is not None
-    assert value(lossy.divergence.per_step) == pytest.approx(0.1)
-    assert value(lossy.divergence.at_end) == pytest.approx(1.0)
+    assert value(lossy.divergence.mean) == pytest.approx(0.1)
+    assert value(lossy.divergence.sequence) == pytest.approx(1.0)
     assert value(lossy.divergence.top1_agreement) == 0.9
     assert lossy.divergence.percentiles[-1] == pytest.approx(0.3)
     assert lossy.at_start.stored == 4.0
@@ -120,9 +120,9 @@ def test_unknown_kl_is_not_counted_as_zero(tmp_path: Path) -> None:
     ]
     _, lossy, _ = rows(sample, tmp_path)
     assert lossy.divergence is not None
-    assert (lossy.divergence.steps, lossy.divergence.unknown_steps) == (5, 2)
-    assert value(lossy.divergence.per_step) == pytest.approx(0.3)
-    assert value(lossy.divergence.at_end) == pytest.approx(0.4)
+    assert (lossy.divergence.steps, lossy.divergence.unknown) == (5, 2)
+    assert value(lossy.divergence.mean) == pytest.approx(0.3)
+    assert value(lossy.divergence.sequence) == pytest.approx(0.4)
     assert value(lossy.divergence.top1_agreement) == pytest.approx(3 / 5)
 
 

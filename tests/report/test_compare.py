@@ -150,7 +150,7 @@ def test_json_csv_and_markdown(good: Path, capsys: pytest.CaptureFixture[str]) -
     render([good], as_json=True, console=console)
     document = json.loads(capsys.readouterr().out)
     assert document["runs"][0]["lossless"]["outcome"] == "PASS"
-    assert document["runs"][0]["cells"][1]["divergence"]["per_step"]["value"] == pytest.approx(0.1)
+    assert document["runs"][0]["cells"][1]["divergence"]["mean"]["value"] == pytest.approx(0.1)
     render([good], as_csv=True, console=console)
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["label"] for row in rows] == ["full", "lossy snapkv", "vericache snapkv k=4"]

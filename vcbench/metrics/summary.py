@@ -9,27 +9,12 @@ from typing import Any
 
 from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance, round_problem
 from vcbench.metrics.bytes import Factors, factors
-from vcbench.metrics.divergence import percentiles
+from vcbench.metrics.distribution import Distribution, distribution
 from vcbench.metrics.interval import Estimate, mean, ratio
 from vcbench.metrics.text import first_divergence, is_looped, token_f1
 from vcbench.metrics.throughput import Throughput, batch_problem, prefill_tokens_per_s, throughput
 from vcbench.records.reader import CellInfo, Run
-from vcbench.records.schema import DivergenceLine, RequestLine
-
-KL_POINTS = (50, 90, 99, 100)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
-    """KL(full || method) of a cell. `percentiles`: of all steps, at `KL_POINTS`."""
-
-    n: int
-    steps: int
-    unknown_steps: int
-    per_step: Estimate | None
-    at_end: Estimate | None
-    percentiles: tuple[float | None, ...]
-    top1_agreement: Estimate | None
+from vcbench.records.schema import RequestLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +45,7 @@ class CellSummary:
     looped: Estimate | None
     at_start: Factors
     at_end: Factors
-    divergence: Divergence | None
+    divergence: Distribution | None
     agreement: Agreement | None
     acceptance: Acceptance | None
     committed_per_round: Estimate | None
@@ -97,7 +82,7 @@ def _cell_summary(run: Run, cell: CellInfo, task: str) -> CellSummary:
         looped=mean([float(is_looped(line.token_ids)) for line in answered]),
         at_start=factors(answered, "kv_start"),
         at_end=factors(answered, "kv_end"),
-        divergence=_divergence(run, cell, task),
+        divergence=distribution([line for key, line in run.divergences.items() if key[:2] == (cell.id, task)]),
         agreement=_agreement(run, answered, baseline) if baseline is not None and cell.arm != "full" else None,
         acceptance=rounds,
         committed_per_round=_committed_per_round(answered) if rounds is not None else None,
@@ -139,31 +124,6 @@ def _agreement(run: Run, answered: Sequence[RequestLine], baseline: CellInfo) ->
         token_f1=mean([token_f1(full, other) for full, other in pairs]),
         exact=mean([float(fork is None) for fork in forks]),
     )
-
-
-def _divergence(run: Run, cell: CellInfo, task: str) -> Divergence | None:
-    lines = [line for key, line in run.divergences.items() if key[:2] == (cell.id, task)]
-    if not lines:
-        return None
-    known = [_known(line) for line in lines]
-    flat = [value for values in known for value in values]
-    counted = [(sum(values), float(len(values))) for values in known if values]
-    agree = [(float(sum(line.top1_agree)), float(len(line.top1_agree))) for line in lines if line.top1_agree]
-    return Divergence(
-        n=len(lines),
-        steps=sum(len(line.kl) for line in lines),
-        unknown_steps=sum(len(line.kl) for line in lines) - len(flat),
-        per_step=ratio([total for total, _ in counted], [steps for _, steps in counted]),
-        at_end=mean(
-            [sum(values) for line, values in zip(lines, known, strict=True) if len(values) == len(line.kl) > 0]
-        ),
-        percentiles=tuple(percentiles(flat, KL_POINTS)),
-        top1_agreement=ratio([hits for hits, _ in agree], [steps for _, steps in agree]),
-    )
-
-
-def _known(line: DivergenceLine) -> list[float]:
-    return [value for value in line.kl if value is not None]
 
 
 def _committed_per_round(answered: Sequence[RequestLine]) -> Estimate | None:

@@ -130,8 +130,8 @@ def _headline(name: str, example: Figure) -> Column:
 COLUMNS = (
     _exact("n", "n", 4, lambda row: str(row.n)),
     _exact("factor_stored", "KV\nfactor\nx", 2, _stored),
-    _estimated("kl_per_step", "KL/step\nnats", 3, lambda row: row.divergence.per_step if row.divergence else None),
-    _estimated("kl_at_end", "KL end\nnats", 5, lambda row: row.divergence.at_end if row.divergence else None),
+    _estimated("kl_per_step", "KL/step\nnats", 3, lambda row: row.divergence.mean if row.divergence else None),
+    _estimated("kl_at_end", "KL end\nnats", 5, lambda row: row.divergence.sequence if row.divergence else None),
     _exact("first_divergence", "first\nfork\nstep", 6, _fork),
     _estimated("token_f1", "token\nF1", 7, lambda row: row.agreement.token_f1 if row.agreement else None),
     _exact("exact", "exact\n%", 0, lambda row: percent(row.agreement.exact if row.agreement else None)),
@@ -154,9 +154,9 @@ def flat(run: str, row: CellSummary) -> dict[str, Any]:
         values |= {f"factor_{name}_{moment}": getattr(found, name) for name in ("codes", "stored", "resident")}
         values |= {f"stored_bytes_{moment}": found.stored_bytes, f"full_bytes_{moment}": found.full_bytes}
     divergence, agreement, accepted = row.divergence, row.agreement, row.acceptance
-    values |= _spread("kl_per_step_nats", divergence.per_step if divergence else None)
-    values |= _spread("kl_at_end_nats", divergence.at_end if divergence else None)
-    values["kl_unknown_steps"] = divergence.unknown_steps if divergence else None
+    values |= _spread("kl_per_step_nats", divergence.mean if divergence else None)
+    values |= _spread("kl_at_end_nats", divergence.sequence if divergence else None)
+    values["kl_unknown_steps"] = divergence.unknown if divergence else None
     values |= _spread("top1_agreement", divergence.top1_agreement if divergence else None)
     values["first_divergence_step"] = agreement.first_divergence if agreement else None
     values["diverged"] = agreement.diverged if agreement else None
