@@ -82,7 +82,7 @@ def _load_plugin(kind: str, entry_point: EntryPoint) -> None:
     remedy = f"fix the package {package}, or uninstall it"
     try:
         entry_point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{kind} {entry_point.name!r} cannot be loaded: {error!r}; {remedy}") from error
     if (kind, entry_point.name) not in _entries:
         raise UsageError(f"{entry_point.value} registers no {kind} named {entry_point.name!r}; {remedy}")
