@@ -99,7 +99,7 @@ def test_a_package_from_the_page_works(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("import no_such_module", "compressor 'square' cannot be loaded: ModuleNotFoundError"),
-        ("raise SystemExit(3)", "compressor 'square' cannot be loaded: SystemExit(3)"),
+        ("raise SystemExit(3)", "compressor 'square' cannot be loaded: SystemExit"),
         ("", "broken_square registers no compressor named 'square'; fix the package broken, or uninstall it"),
     ],
 )
