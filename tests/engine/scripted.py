@@ -111,6 +111,9 @@ class ScriptedFull(_ScriptedCache, FullCache):
         self.tokens = self.committed = tokens
         self.roll_back()
 
+    def tiers(self) -> dict[str, int]:
+        return {}
+
 
 class ScriptedDecoder:
     """In place of the decoder; `widths` counts the rows of every block that went through."""

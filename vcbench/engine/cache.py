@@ -155,3 +155,8 @@ class FullCache(EntryCache):
     def nbytes(self) -> dict[str, int]:
         logged = 0 if self.queries is None else self.queries.nbytes()
         return {"kv": self.store.nbytes() + logged}
+
+    def tiers(self) -> dict[str, int]:
+        """Bytes by tier, those that hold any; what a cache on disk has in memory are its buffers."""
+        tiers = {"memory": sum(self.nbytes().values()), "disk": self.store.disk_bytes()}
+        return {tier: count for tier, count in tiers.items() if count}

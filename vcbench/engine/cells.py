@@ -205,7 +205,7 @@ class _CellRun:
         full, draft = self.full_caches[key], self.drafts.get(key)
         held = full.nbytes() if draft is None else draft.nbytes()
         stored = sum(held.values())
-        beside = tiers_of(full) if self.setup.arm == "vericache" else {}
+        beside = full.tiers() if self.setup.arm == "vericache" else {}
         tokens = full.tokens if draft is None else draft.tokens
         return KVBytes(
             codes=sum(held.get(part, 0) for part in CODE_PARTS) or stored,
@@ -215,12 +215,6 @@ class _CellRun:
             parts=held,
             full_copy=beside,
         )
-
-
-def tiers_of(cache: FullCache) -> dict[str, int]:
-    """Bytes that a full cache takes, by tier; those of a cache on disk in memory are its buffers."""
-    tiers = {"memory": sum(cache.nbytes().values()), "disk": cache.store.disk_bytes()}
-    return {tier: count for tier, count in tiers.items() if count}
 
 
 def seed_of(seed: int, request_id: str) -> int:
