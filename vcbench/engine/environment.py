@@ -16,8 +16,8 @@ def prepare() -> None:
 
     Active waiting makes two busy processes on few cores stall for whole scheduler slices, hence `passive`. But a
     decoding step is a hundred short parallel parts, and waking a thread takes as long as one of them: threads stay
-    awake for some 30 microseconds. Compiled kernels are cached under a hash of their sources, so that an edited kernel never
-    runs from an old cache.
+    awake for some 30 microseconds. Compiled kernels are cached under a hash of their sources, so that an edited kernel
+    never runs from an old cache.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
