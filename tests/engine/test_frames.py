@@ -32,6 +32,7 @@ def order(channels: int = KV_HEADS * SIZE, layers: int = 2) -> torch.Tensor:
 
 FRAMES: dict[str, Callable[[], Frame]] = {
     "plain": Frame,
+    "plain-channels": Frame,
     "turned": lambda: Turned(random_rotation("hadamard", SIZE, 0)),
     "grouped-4": lambda: GroupedHeads(rope(), order(), together=4, group=64),
     "grouped-1": lambda: GroupedHeads(rope(), order(), together=1, group=32),
@@ -39,6 +40,9 @@ FRAMES: dict[str, Callable[[], Frame]] = {
 EXACT = [torch.tensor([0, 1, 63, 64, 130]), torch.tensor([5])]
 SCHEMES = {
     "plain": per_token(4, SIZE, symmetric=False),
+    "plain-channels": Scheme(
+        key_bits=3, value_bits=4, key_axis="channel", key_group=32, value_group=16, symmetric=True, key_flush=32
+    ),
     "turned": per_token(3, SIZE),
     "grouped-4": Scheme(key_bits=3, value_bits=2, key_axis="token", key_group=64, value_group=32, symmetric=False),
     "grouped-1": per_token(2, SIZE, symmetric=False, residual=70),

@@ -20,7 +20,7 @@ from vcbench.engine.stores import KVShape
 
 Kind = Literal["keys", "values"]
 _NO_ORDER = torch.empty(0, dtype=torch.int32)
-_NO_ANGLES = torch.empty((0, 0))
+_NO_ANGLES = torch.empty((0, 0, 0))
 _FEW_ROWS = 256
 """Up to so many rows, waking a second thread takes longer than the product."""
 
@@ -30,7 +30,7 @@ class Decoding:
     """What the CPU kernel does to the coded keys of a layer, in this order; nothing where `together` is 0.
 
     order: [Hk * D] int32, the coded channel that each channel comes from; `together` heads then pass one Hadamard
-    transform; cos, sin: [D / 2, P], the rotary embedding by position.
+    transform; cos, sin: [blocks, D / 2, 64], the rotary embedding.
     """
 
     order: Tensor = _NO_ORDER
@@ -135,7 +135,7 @@ class GroupedHeads(Frame):
         return self._rope.rotated(plain, start)
 
     def decoding(self, layer: int, positions: int) -> Decoding:
-        cos, sin = self._rope.by_frequency(positions)
+        cos, sin = self._rope.by_block(positions)
         return Decoding(order=self._origin[layer], together=self.together, cos=cos, sin=sin)
 
     def tensors(self) -> list[Tensor]:

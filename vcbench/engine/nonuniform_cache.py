@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.kernels import nonuniform as kernel
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.kernels.simd import LANES
+from vcbench.engine.kernels.tiles import level_table
 from vcbench.engine.nonuniform import Codebooks, as_stored, channel_limits, value_ranges
 from vcbench.engine.outliers import Outliers
 from vcbench.engine.packing import BYTE, pack, unpack
@@ -153,28 +155,37 @@ class NonuniformCache(KVCache):
     def _attend_pages(self, tail: PagedStore, layer: int, q: Tensor) -> Tensor:
         n, heads = q.shape[0], self.shape.n_kv_heads
         out = torch.empty((n, heads, self.shape.n_heads // heads, self.shape.head_dim))
-        cos, sin = self._rope.by_frequency(max(1, self.done))
+        cos, sin = self._rope.by_block(self.done)
+        (form, key_levels), (_, value_levels) = (
+            level_table(self.books.decoded[kind][layer].numpy(), self.books.bits, False) for kind in ("keys", "values")
+        )
+        offsets, ranges = self._channel_ranges(layer)
         keys = kernel.Keys(
-            self.k_codes[layer].numpy(), self._key_table(layer).numpy(), *_sparse(self.k_outliers, layer), cos.numpy(),
-            sin.numpy(), self.first_keys[layer].numpy(),
+            self.k_codes[layer].numpy(), key_levels, _half_bits(offsets), _half_bits(ranges),
+            *_sparse(self.k_outliers, layer), cos.numpy(), sin.numpy(), self.first_keys[layer].numpy(),
         )  # fmt: skip
         values = kernel.Values(
-            self.v_codes[layer].numpy(), self.books.decoded["values"][layer].numpy(), _half_bits(self.v_offsets[layer]),
+            self.v_codes[layer].numpy(), value_levels, _half_bits(self.v_offsets[layer]),
             _half_bits(self.v_ranges[layer]), *_sparse(self.v_outliers, layer), self.first_values[layer].numpy(),
         )  # fmt: skip
         pages = kernel.Pages(tail.table(), *tail.layout(layer))
         kernel.attend_nonuniform(
-            q.contiguous().numpy(), keys, values, self.books.bits, self.done // BLOCK, pages, self.tokens + 1,
-            self.width, out.numpy(),
+            numba.get_num_threads(), q.contiguous().numpy(), keys, values, form, self.done // BLOCK, pages,
+            self.tokens + 1, self.width, out.numpy(),
         )  # fmt: skip
         return out.view(n, self.shape.n_heads, self.shape.head_dim)
 
+    def _channel_ranges(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Offsets and ranges of a layer's key channels, [Hk, D] float16; zeros before there are any."""
+        if self.k_ranges.numel():
+            return self.k_offsets[layer], self.k_ranges[layer]
+        none = self.k_ranges.new_zeros((self.shape.n_kv_heads, self.shape.head_dim))
+        return none, none
+
     def _key_table(self, layer: int) -> Tensor:
-        """What each key channel's codes stand for: [Hk, D, 2 ** bits] float32, made for one call."""
-        if not self.k_ranges.numel():
-            return self.k_ranges.new_zeros((self.shape.n_kv_heads, self.shape.head_dim, 1 << self.books.bits)).float()
-        levels = self.books.decoded["keys"][layer]
-        return levels * self.k_ranges[layer, ..., None].float() + self.k_offsets[layer, ..., None].float()
+        """What each key channel's codes stand for: [Hk, D, 2 ** bits] float32."""
+        offsets, ranges = self._channel_ranges(layer)
+        return self.books.decoded["keys"][layer] * ranges[..., None].float() + offsets[..., None].float()
 
     def _chunk(self, layer: int, start: int, last: int) -> tuple[Tensor, Tensor]:
         """k, v: [Hk, CHUNK, D] of positions from `start`, zeros from `last` on; the torch form of attention's input."""

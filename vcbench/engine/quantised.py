@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from vcbench.engine.frames import Frame
 from vcbench.engine.kernels import framed
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.kernels.simd import LANES
+from vcbench.engine.kernels.tiles import level_table
 from vcbench.engine.packing import BYTE, pack, unpack
 from vcbench.engine.stores import ExactStore, KVShape, PagedStore, TensorStore, attend_chunks, make_store
 
@@ -294,7 +296,9 @@ class QuantisedCache(KVCache):
         decoding, sketch = self.frame.decoding(layer, self.tokens), self._sketch(layer)
         form = framed.KeyForm(decoding.order.numpy(), decoding.together, decoding.cos.numpy(), decoding.sin.numpy())
         exact = framed.ExactEntries(*(tensor.numpy() for tensor in self.exact.of_layer(layer)))
-        framed.attend_framed(rows, keys, values, form, sketch, exact, pages, self.tokens + 1, self.width, result)
+        framed.attend_framed(
+            numba.get_num_threads(), rows, keys, values, form, sketch, exact, pages, self.tokens + 1, self.width, result
+        )
         return out.view(n, self.shape.n_heads, self.shape.head_dim)
 
     def _sketch(self, layer: int) -> framed.Sketch:
@@ -303,28 +307,29 @@ class QuantisedCache(KVCache):
 
     def _key_codes(self, layer: int) -> framed.KeyCodes:
         s = self.scheme
+        form, levels = level_table(self.coder.levels("keys").numpy(), s.key_bits, s.symmetric)
         return framed.KeyCodes(
             codes=self.k_codes[layer].numpy(),
             steps=half_bits(self.k_steps[layer]),
             minima=half_bits(self.k_minima[layer]),
-            levels=self.coder.levels("keys").numpy(),
+            form=form,
+            levels=levels,
             by_channel=s.key_axis == "channel",
-            symmetric=s.symmetric,
-            bits=s.key_bits,
             group=s.key_group,
             done=self.keys_done,
         )
 
     def _value_codes(self, layer: int) -> framed.ValueCodes:
         s = self.scheme
+        form, levels = level_table(self.coder.levels("values").numpy(), s.value_bits, s.symmetric)
         return framed.ValueCodes(
             codes=self.v_codes[layer].numpy(),
-            steps=half_bits(self.v_steps[layer]),
-            minima=half_bits(self.v_minima[layer]),
-            levels=self.coder.levels("values").numpy(),
-            symmetric=s.symmetric,
-            bits=s.value_bits,
+            steps=half_bits(self.v_steps[layer].flatten(1)),
+            minima=half_bits(self.v_minima[layer].flatten(1)),
+            form=form,
+            levels=levels,
             group=s.value_group,
+            groups=max(1, self.v_steps.shape[3]),
             done=self.values_done,
         )
 

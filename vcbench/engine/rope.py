@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from vcbench.engine.kernels.attention import BLOCK
 from vcbench.models.architecture import Rope
 
 
@@ -17,7 +18,7 @@ class RopeTable:
         self._frequencies, self._scale = frequencies(rope, head_dim)
         self._device = device
         self.cos, self.sin = self._rows(0, 0)
-        self._turned: tuple[Tensor, Tensor] | None = None
+        self._blocks: tuple[Tensor, Tensor] | None = None
 
     def reserve(self, positions: int) -> None:
         """Makes the tables reach position `positions` - 1."""
@@ -39,12 +40,14 @@ class RopeTable:
         self.reserve(stop)
         return unrotated(x, self.cos[start:stop], self.sin[start:stop])
 
-    def by_frequency(self, positions: int) -> tuple[Tensor, Tensor]:
-        """cos and sin with positions innermost, [D / 2, P] with P at least `positions`: the form of the CPU kernels."""
-        self.reserve(positions)
-        if self._turned is None or self._turned[0].shape[1] < self.cos.shape[0]:
-            self._turned = self.cos.t().contiguous(), self.sin.t().contiguous()
-        return self._turned
+    def by_block(self, positions: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of at least `positions` positions, [blocks, D / 2, 64] each: the form of the CPU kernels."""
+        self.reserve(positions + -positions % BLOCK)
+        if self._blocks is None or self._blocks[0].shape[0] < self.cos.shape[0] // BLOCK:
+            whole = self.cos.shape[0] // BLOCK * BLOCK
+            cos, sin = (x[:whole].unflatten(0, (-1, BLOCK)).transpose(1, 2).contiguous() for x in (self.cos, self.sin))
+            self._blocks = cos, sin
+        return self._blocks
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         angles = torch.arange(start, stop, dtype=torch.float32)[:, None] * self._frequencies[None, :]

@@ -11,6 +11,7 @@ from vcbench.engine.coders import DirectionCoder, ScaleRule
 from vcbench.engine.frames import blocked, product
 from vcbench.engine.kernels import framed
 from vcbench.engine.kernels.attention import BLOCK
+from vcbench.engine.kernels.tiles import level_table
 from vcbench.engine.packing import BYTE, HALF_MAX
 from vcbench.engine.quantised import QuantisedCache, by_token, grown, half_bits, put_by_channel
 
@@ -94,9 +95,8 @@ class SketchedCache(QuantisedCache):
 
     def _sketch(self, layer: int) -> framed.Sketch:
         sketch = self.coder.sketch
-        return framed.Sketch(
-            self.k_signs[layer].numpy(), half_bits(self.k_norms[layer]), sketch.levels.numpy(), sketch.back.numpy()
-        )
+        _, levels = level_table(sketch.levels.numpy(), SIGN_BITS, False)
+        return framed.Sketch(self.k_signs[layer].numpy(), half_bits(self.k_norms[layer]), levels, sketch.back.numpy())
 
     def nbytes(self) -> dict[str, int]:
         held = super().nbytes()

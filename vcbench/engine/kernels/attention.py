@@ -128,6 +128,18 @@ def combine_row(part_max: Any, part_sum: Any, part_acc: Any, first: int, step: i
 
 
 @numba.njit(nogil=True)
+def combine_heads(part_max: Any, part_sum: Any, part_acc: Any, out: Any) -> None:
+    """out: [n, Hk, G, D] from the parts of chunks: part_max, part_sum: [chunks, Hk, n * G]; part_acc: [.., width]."""
+    chunks, kv_heads, rows, width = part_acc.shape
+    group = out.shape[2]
+    highest, total, acc = part_max.reshape(-1), part_sum.reshape(-1), part_acc.reshape((-1, width))
+    for head in range(kv_heads):
+        for row in range(rows):
+            target = out[row // group, head, row % group]
+            combine_row(highest, total, acc, head * rows + row, kv_heads * rows, chunks, target)
+
+
+@numba.njit(nogil=True)
 def first_row_beyond(entry: int, first_visible: int, rows: int, group: int) -> int:
     """The first row that sees `entry`, when row r sees first_visible + r // group entries."""
     if first_visible > entry:

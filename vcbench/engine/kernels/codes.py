@@ -164,7 +164,7 @@ class _Decoder:
         return numbers
 
 
-class _CodeTileEmitter(TileEmitter):
+class CodeTileEmitter(TileEmitter):
     """`fma_tile` with B in codes, and an A for each group of columns."""
 
     def __init__(self, builder: Any, rows: int, form: int, args: Any) -> None:
@@ -248,7 +248,7 @@ def code_tile(
     signature = types.void(rows, form, *[types.int64] * 11)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        emitter = _CodeTileEmitter(builder, count, kind, args[2:])
+        emitter = CodeTileEmitter(builder, count, kind, args[2:])
         if emitter.decoder.bits < 8:
             emitter.short_or_any()
         else:

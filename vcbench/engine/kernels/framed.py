@@ -17,38 +17,44 @@ from vcbench.engine.kernels.attention import (
     LOWEST,
     SCORE_STRIDE,
     block_step,
+    combine_heads,
     first_row_beyond,
     head_rows,
     lane_total,
 )
-from vcbench.engine.kernels.quantised import begin_tile, combine_heads, decode_keys, keys_by_level, value_block
-from vcbench.engine.kernels.simd import Float, fma, fma_rows
+from vcbench.engine.kernels.simd import Float, fma_rows
+from vcbench.engine.kernels.tasks import fetch_add
+from vcbench.engine.kernels.tiles import decode_by_lane, decode_by_line, put_page_tokens, widened
+from vcbench.engine.kernels.turns import hadamard_tile, rope_tile
 
 
 class KeyCodes(NamedTuple):
-    """codes: [vectors, blocks, size, bytes], the other arrays as `kernels.quantised` takes them; `done` tokens."""
+    """codes: [vectors, blocks, size, bytes] of `done` tokens; form, levels: see `tiles.level_table`.
+
+    steps, minima: float16 bits, [vectors, blocks, 64], or [vectors, groups, size] by_channel, where a group is `group`
+    tokens; the last dimension is 0 where there are none.
+    """
 
     codes: Any
     steps: Any
     minima: Any
+    form: int
     levels: Any
     by_channel: bool
-    symmetric: bool
-    bits: int
     group: int
     done: int
 
 
 class ValueCodes(NamedTuple):
-    """codes: [Hk, blocks, 64, bytes], the other arrays as `kernels.quantised` takes them; `done` tokens."""
+    """codes: [Hk, blocks, 64, bytes] of `done` tokens; steps, minima: [Hk, tokens * groups], or [Hk, 0] for none."""
 
     codes: Any
     steps: Any
     minima: Any
+    form: int
     levels: Any
-    symmetric: bool
-    bits: int
     group: int
+    groups: int
     done: int
 
 
@@ -64,7 +70,8 @@ class KeyForm(NamedTuple):
 class Sketch(NamedTuple):
     """One bit a channel of what the codes have missed: codes: [Hk, blocks, D, 8], scales: [Hk, blocks, 64].
 
-    levels: [2]; matrix: [D, D], by which the signs of a token are multiplied. Empty where there is none.
+    levels: as `tiles.level_table` has them; matrix: [D, D], by which the signs of a token are multiplied. Empty where
+    there is none.
     """
 
     codes: Any
@@ -97,118 +104,176 @@ class Pages(NamedTuple):
     head_bytes: int
 
 
-@numba.njit(nogil=True)
-def hadamard_rows(tile: Any) -> None:
-    """Hadamard transform, without its scale, down each column of tile: [n, 64], n a power of two."""
-    span = 1
-    while span < tile.shape[0]:
-        for base in range(0, tile.shape[0], 2 * span):
-            for i in range(base, base + span):
-                upper, lower = tile[i], tile[i + span]
-                for j in range(BLOCK):
-                    a, b = upper[j], lower[j]
-                    upper[j] = a + b
-                    lower[j] = a - b
-        span *= 2
+class Scratch(NamedTuple):
+    """A thread's working memory. scales: [2, n], the steps and offsets of a tile; coded, keys: [Hk * D, 64].
+
+    signs: [D, 64]; values: [64, width].
+    """
+
+    scales: Any
+    coded: Any
+    keys: Any
+    signs: Any
+    values: Any
 
 
 @numba.njit(nogil=True)
-def rope_rows(source: Any, cos: Any, sin: Any, position: int, count: int, scale: float, out: Any) -> None:
-    """out[d, j] = scale * source[d, j] turned by position + j, for j < count. source: [D, 64]."""
-    half = source.shape[0] // 2
-    for d in range(half):
-        c, s = cos[d, position : position + count], sin[d, position : position + count]
-        first, second = source[d], source[half + d]
-        upper, lower = out[d], out[half + d]
-        for j in range(count):
-            a, b = first[j] * scale, second[j] * scale
-            upper[j] = fma(a, c[j], -(b * s[j]))
-            lower[j] = fma(b, c[j], a * s[j])
+def make_scratch(keys: Any, values: Any, depth: int, width: int) -> Any:
+    """Working memory, zeros."""
+    vectors, size = keys.codes.shape[0], keys.codes.shape[2]
+    of_keys = size * (BLOCK // min(BLOCK, keys.group)) if keys.by_channel else BLOCK
+    return Scratch(
+        np.zeros((2, max(of_keys, BLOCK * values.groups + width)), np.float32),
+        np.zeros((vectors * size, BLOCK), np.float32),
+        np.zeros((vectors * size, BLOCK), np.float32),
+        np.zeros((depth, BLOCK), np.float32),
+        np.zeros((BLOCK, width), np.float32),
+    )
 
 
 @numba.njit(nogil=True)
-def coded_tiles(keys: Any, block: int, count: int, tiles: Any) -> None:
-    """The codes of a block's first `count` tokens, vector after vector, as rows of tiles: [vectors * size, 64]."""
+def key_scales(keys: Any, vector: int, block: int, count: int, scale: float, scales: Any) -> None:
+    """Steps and offsets, times `scale`, of a vector's first `count` tokens of a block, as `tiles` takes them."""
+    if not keys.by_channel:
+        widened(keys.steps[vector, block], 1.0, scale, scales[0, :BLOCK])
+        widened(keys.minima[vector, block], 0.0, scale, scales[1, :BLOCK])
+        return
+    size, inside = keys.codes.shape[2], min(keys.group, BLOCK)
+    for g in range((count + inside - 1) // inside):
+        row, part = (block * BLOCK + g * inside) // keys.group, slice(g * size, (g + 1) * size)
+        widened(keys.steps[vector, row], 1.0, scale, scales[0, part])
+        widened(keys.minima[vector, row], 0.0, scale, scales[1, part])
+
+
+@numba.njit(nogil=True)
+def coded_tiles(keys: Any, block: int, count: int, scale: float, scales: Any, tiles: Any) -> None:
+    """What a block's codes stand for, times `scale`, vector after vector: tiles: [vectors * size, 64].
+
+    Only the first `count` tokens mean anything.
+    """
     size = keys.codes.shape[2]
+    steps, offsets, levels = scales[0].ctypes.data, scales[1].ctypes.data, keys.levels.ctypes.data
     for vector in range(keys.codes.shape[0]):
-        decode_keys(
-            keys.codes[vector], keys.steps[vector], keys.minima[vector], keys.levels, keys.by_channel, keys.symmetric,
-            keys.bits, keys.group, block, count, tiles[vector * size : (vector + 1) * size],
-        )  # fmt: skip
+        key_scales(keys, vector, block, count, scale, scales)
+        codes, out = keys.codes[vector, block].ctypes.data, tiles[vector * size].ctypes.data
+        if keys.by_channel:
+            inside = min(keys.group, BLOCK)
+            decode_by_line(keys.form, codes, levels, steps, offsets, 1, size, inside, out, size, BLOCK)
+        else:
+            decode_by_lane(keys.form, codes, levels, steps, offsets, out, size)
 
 
 @numba.njit(nogil=True)
-def add_sketch(sketch: Any, head: int, block: int, count: int, signs: Any, tile: Any) -> None:
-    """tile[:, j] += matrix @ (signs of token j * its scale). signs: scratch [D, 64], zero from `count` on."""
-    depth = sketch.matrix.shape[0]
-    keys_by_level(sketch.codes[head], sketch.scales[head], sketch.levels, block, count, 1, signs)
-    fma_rows(depth, sketch.matrix.ctypes.data, depth, signs.ctypes.data, tile.ctypes.data, BLOCK, depth, BLOCK)
-
-
-@numba.njit(nogil=True)
-def undo_order(order: Any, together: int, depth: int, coded: Any, plain: Any) -> None:
-    """plain: [channels, 64] = the coded channels in their own order, each group of heads through its transform."""
-    for channel in range(order.shape[0]):
-        plain[channel] = coded[order[channel]]
-    size = together * depth
-    for first in range(0, order.shape[0], size):
-        hadamard_rows(plain[first : first + size])
+def add_sketch(sketch: Any, head: int, block: int, scratch: Any, tile: int) -> None:
+    """tile[:, j] += matrix @ (signs of token j * its scale), for the address of a tile [D, 64]."""
+    depth, steps, offsets = sketch.matrix.shape[0], scratch.scales[0], scratch.scales[1]
+    widened(sketch.scales[head, block], 1.0, 1.0, steps[:BLOCK])
+    offsets[:BLOCK] = Float(0)
+    signs = scratch.signs.ctypes.data
+    codes = sketch.codes[head, block].ctypes.data
+    decode_by_lane(1, codes, sketch.levels.ctypes.data, steps.ctypes.data, offsets.ctypes.data, signs, depth)
+    fma_rows(depth, sketch.matrix.ctypes.data, depth, signs, tile, BLOCK, depth, BLOCK)
 
 
 @numba.njit(nogil=True)
 def key_tiles(
-    keys: Any, form: Any, sketch: Any, exact: Any, pages: Any, block: int, depth: int, coded: Any, plain: Any,
-    signs: Any, tiles: Any,
+    keys: Any, form: Any, sketch: Any, exact: Any, pages: Any, block: int, depth: int, scratch: Any
 ) -> Any:  # fmt: skip
-    """Puts a block's stored keys into tiles: [Hk, width, 64]; returns how many of its tokens come from codes.
+    """Puts a block's stored keys into scratch.keys, head after head; returns how many of its tokens come from codes.
 
-    coded, plain: scratch [channels, 64]. With 0 such tokens the tiles are left as they are.
+    With 0 such tokens nothing is put there.
     """
-    page = pages.table[block - pages.first_block] + pages.keys_at if block >= pages.first_block else 0
     ready = min(BLOCK, keys.done - block * BLOCK)
     if ready <= 0:
         return 0
-    coded_tiles(keys, block, ready, coded)
-    scale = Float(1.0 / np.sqrt(max(1, form.together) * depth))
+    tiles, row_bytes = scratch.keys, 4 * BLOCK
+    at, size = tiles.ctypes.data, form.together * depth
     if form.together:
-        undo_order(form.order, form.together, depth, coded, plain)
-    for head in range(tiles.shape[0]):
-        tile, rows = tiles[head], slice(head * depth, (head + 1) * depth)
-        begin_tile(page + head * pages.head_bytes, ready, tile)
+        coded_tiles(keys, block, ready, Float(1.0 / np.sqrt(size)), scratch.scales, scratch.coded)
+        for first in range(0, form.order.shape[0], size):
+            order = form.order.ctypes.data + 4 * first
+            hadamard_tile(scratch.coded.ctypes.data, order, size, at + first * row_bytes)
+    else:
+        coded_tiles(keys, block, ready, Float(1), scratch.scales, tiles)
+    begin, end = tokens_within(exact, block, ready)
+    for head in range(tiles.shape[0] // depth):
+        tile = tiles[head * depth : (head + 1) * depth]
         if form.together:
-            rope_rows(plain[rows], form.cos, form.sin, block * BLOCK, ready, scale, tile)
-        else:
-            tile[:depth, :ready] = coded[rows, :ready]
+            rope_tile(tile.ctypes.data, form.cos[block].ctypes.data, form.sin[block].ctypes.data, depth // 2)
         if sketch.matrix.size:
-            signs[:, ready:] = Float(0)
-            add_sketch(sketch, head, block, ready, signs, tile)
-        for i in range(exact.positions.shape[0]):
-            j = exact.positions[i] - block * BLOCK
-            if 0 <= j < ready:
-                tile[:depth, j] = exact.keys[head, i]
+            add_sketch(sketch, head, block, scratch, tile.ctypes.data)
+        for i in range(begin, end):
+            tile[:, exact.positions[i] - block * BLOCK] = exact.keys[head, i]
+        if ready < BLOCK:
+            page = pages.table[block - pages.first_block] + pages.keys_at + head * pages.head_bytes
+            put_page_tokens(page, ready, True, tile)
     return ready
 
 
 @numba.njit(nogil=True)
-def value_tile(values: Any, exact: Any, pages: Any, head: int, block: int, depth: int, tile: Any) -> Any:
-    """Address of a block's stored values of one head; see `key_tiles`."""
-    page = pages.table[block - pages.first_block] + head * pages.head_bytes if block >= pages.first_block else 0
-    address = value_block(
-        values.codes[head], values.steps[head], values.minima[head], values.levels, values.symmetric, values.bits,
-        values.group, depth, block, values.done, page + pages.values_at, tile,
-    )  # fmt: skip
+def tokens_within(exact: Any, block: int, ready: int) -> Any:
+    """Which exact entries, first and end, are among the first `ready` tokens of a block."""
+    begin = np.searchsorted(exact.positions, block * BLOCK)
+    return begin, np.searchsorted(exact.positions, block * BLOCK + ready)
+
+
+@numba.njit(nogil=True)
+def value_tile(values: Any, exact: Any, pages: Any, head: int, block: int, scratch: Any) -> Any:
+    """Address of a block's stored values of one head: the exact page, or scratch.values."""
+    page, tile = 0, scratch.values
+    if block >= pages.first_block:
+        page = pages.table[block - pages.first_block] + head * pages.head_bytes + pages.values_at
     ready = min(BLOCK, values.done - block * BLOCK)
-    for i in range(exact.positions.shape[0]):
-        j = exact.positions[i] - block * BLOCK
-        if 0 <= j < ready:
-            tile[j, :depth] = exact.values[head, i]
-    return address
+    if ready <= 0:
+        return page
+    depth, width = exact.values.shape[2], tile.shape[1]
+    groups, start, numbers = values.groups, block * BLOCK * values.groups, ready * values.groups
+    widened(values.steps[head, start : start + numbers], 1.0, 1.0, scratch.scales[0])
+    widened(values.minima[head, start : start + numbers], 0.0, 1.0, scratch.scales[1])
+    decode_by_line(
+        values.form, values.codes[head, block].ctypes.data, values.levels.ctypes.data,
+        scratch.scales[0].ctypes.data, scratch.scales[1].ctypes.data, groups, 1,
+        values.group if groups > 1 else width, tile.ctypes.data, ready, width,
+    )  # fmt: skip
+    begin, end = tokens_within(exact, block, ready)
+    for i in range(begin, end):
+        tile[exact.positions[i] - block * BLOCK, :depth] = exact.values[head, i]
+    if ready < BLOCK:
+        put_page_tokens(page, ready, False, tile)
+    return tile.ctypes.data
+
+
+@numba.njit(nogil=True)
+def attend_framed_chunk(
+    query: Any, keys: Any, values: Any, form: Any, sketch: Any, exact: Any, pages: Any, first_visible: int, group: int,
+    chunk: int, blocks: int, scratch: Any, scores: Any, row_sum: Any, row_max: Any, row_sums: Any, acc: Any,
+) -> None:  # fmt: skip
+    """All heads' query rows over one chunk. query: [Hk, rows, D], scaled; acc: [Hk, rows, width].
+
+    scores: [rows, SCORE_STRIDE] and row_sum: [Hk, rows, 64] are scratch. row_max, row_sums: [Hk, rows].
+    """
+    kv_heads, rows, depth = query.shape
+    row_max[:], row_sum[:], acc[:] = LOWEST, Float(0), Float(0)
+    for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
+        ready = key_tiles(keys, form, sketch, exact, pages, block, depth, scratch)
+        page = pages.table[block - pages.first_block] + pages.keys_at if block >= pages.first_block else 0
+        first = first_row_beyond(block * BLOCK, first_visible, rows, group)
+        for head in range(kv_heads):
+            keys_at = scratch.keys[head * depth].ctypes.data if ready else page + head * pages.head_bytes
+            block_step(
+                query[head], first, rows, group, first_visible - block * BLOCK, keys_at,
+                value_tile(values, exact, pages, head, block, scratch), depth, acc.shape[2], scores, row_max[head],
+                row_sum[head], acc[head],
+            )  # fmt: skip
+    for head in range(kv_heads):
+        for r in range(rows):
+            row_sums[head, r] = lane_total(row_sum[head], r)
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
 def attend_framed(
-    q: Any, keys: Any, values: Any, form: Any, sketch: Any, exact: Any, pages: Any, first_visible: int, width: int,
-    out: Any,
+    workers: int, q: Any, keys: Any, values: Any, form: Any, sketch: Any, exact: Any, pages: Any, first_visible: int,
+    width: int, out: Any,
 ) -> None:  # fmt: skip
     """Attention of q: [n, H, D] over one layer; token i sees first_visible + i tokens. out: [n, Hk, H / Hk, D].
 
@@ -222,33 +287,23 @@ def attend_framed(
     scale = Float(1.0 / np.sqrt(depth))
     blocks = (first_visible + n - 1 + BLOCK - 1) // BLOCK
     chunks = (blocks + CHUNK_BLOCKS - 1) // CHUNK_BLOCKS
-    part_max = np.full(kv_heads * chunks * rows, LOWEST, np.float32)
-    part_sum = np.empty(kv_heads * chunks * rows, np.float32)
-    part_acc = np.zeros((kv_heads * chunks * rows, width), np.float32)
-    for chunk in numba.prange(chunks):
-        query = np.empty((kv_heads, rows, depth), np.float32)
-        for head in range(kv_heads):
-            head_rows(q, head, group, scale, query[head])
-        tiles = np.zeros((kv_heads, width, BLOCK), np.float32)
-        coded = np.zeros((kv_heads * depth, BLOCK), np.float32)
-        plain = np.zeros((kv_heads * depth, BLOCK), np.float32)
-        signs = np.zeros((depth, BLOCK), np.float32)
-        value = np.zeros((BLOCK, width), np.float32)
+    query = np.empty((kv_heads, rows, depth), np.float32)
+    for head in range(kv_heads):
+        head_rows(q, head, group, scale, query[head])
+    part_max = np.empty((chunks, kv_heads, rows), np.float32)
+    part_sum = np.empty((chunks, kv_heads, rows), np.float32)
+    part_acc = np.empty((chunks, kv_heads, rows, width), np.float32)
+    taken = np.zeros(1, np.int64)
+    for _ in numba.prange(workers):
+        scratch = make_scratch(keys, values, depth, width)
         scores = np.empty((rows, SCORE_STRIDE), np.float32)
-        row_sum = np.zeros((kv_heads, rows, BLOCK), np.float32)
-        for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
-            ready = key_tiles(keys, form, sketch, exact, pages, block, depth, coded, plain, signs, tiles)
-            page = pages.table[block - pages.first_block] + pages.keys_at if block >= pages.first_block else 0
-            first = first_row_beyond(block * BLOCK, first_visible, rows, group)
-            for head in range(kv_heads):
-                keys_address = tiles[head].ctypes.data if ready else page + head * pages.head_bytes
-                parts = slice((head * chunks + chunk) * rows, (head * chunks + chunk + 1) * rows)
-                block_step(
-                    query[head], first, rows, group, first_visible - block * BLOCK, keys_address,
-                    value_tile(values, exact, pages, head, block, depth, value), depth, width, scores,
-                    part_max[parts], row_sum[head], part_acc[parts],
-                )  # fmt: skip
-        for head in range(kv_heads):
-            for r in range(rows):
-                part_sum[(head * chunks + chunk) * rows + r] = lane_total(row_sum[head], r)
-    combine_heads(part_max, part_sum, part_acc, chunks, out)
+        row_sum = np.empty((kv_heads, rows, BLOCK), np.float32)
+        while True:
+            chunk = fetch_add(taken.ctypes.data, 1)
+            if chunk >= chunks:
+                break
+            attend_framed_chunk(
+                query, keys, values, form, sketch, exact, pages, first_visible, group, chunk, blocks, scratch, scores,
+                row_sum, part_max[chunk], part_sum[chunk], part_acc[chunk],
+            )  # fmt: skip
+    combine_heads(part_max, part_sum, part_acc, out)

@@ -1,7 +1,7 @@
 """Attention over codes of a codebook with sparse outliers; keys are decoded, then turned to their positions.
 
-Blocks are decoded into cache-sized tiles one after the other, as in `quantised`, whose packing this shares. The order
-of a key tile: levels within each channel's range, outliers, rotary embedding, exact first tokens.
+Blocks are decoded into cache-sized tiles one after the other. The order of a key tile: levels within each channel's
+range, outliers, rotary embedding, exact first tokens. A task takes a chunk for all heads, which share the angles.
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ from vcbench.engine.kernels.attention import (
     LOWEST,
     SCORE_STRIDE,
     block_step,
+    combine_heads,
     first_row_beyond,
     head_rows,
     lane_total,
 )
-from vcbench.engine.kernels.quantised import combine_heads, unpacked
 from vcbench.engine.kernels.simd import Float, half_as_float
+from vcbench.engine.kernels.tasks import fetch_add
+from vcbench.engine.kernels.tiles import decode_by_line, widened
+from vcbench.engine.kernels.turns import rope_tile
 
 
 class Keys(NamedTuple):
-    """Coded keys of a layer. codes: [Hk, blocks, D, bytes]; table: what each channel's codes stand for, [Hk, D, 2**b].
+    """Coded keys of a layer. codes: [Hk, blocks, D, bytes]; offsets, ranges: float16 bits of each channel, [Hk, D].
 
-    Outliers by tile (block * Hk + head): numbers: [N] float16 bits; places in the tile: [N] int16; starts: int32.
-    cos, sin: [D / 2, P], the rotary embedding by position. first: the exact keys of the first tokens, [Hk, f, D].
+    levels: as `tiles.level_table` has them. Outliers by tile (block * Hk + head): numbers: [N] float16 bits; places in
+    the tile: [N] int16; starts: int32. cos, sin: [blocks, D / 2, 64], the rotary embedding. first: the exact keys of
+    the first tokens, [Hk, f, D].
     """
 
     codes: Any
-    table: Any
+    levels: Any
+    offsets: Any
+    ranges: Any
     numbers: Any
     places: Any
     starts: Any
@@ -43,9 +49,9 @@ class Keys(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Coded values of a layer. codes: [Hk, blocks, 64, bytes]; levels: [2**b]; offsets, ranges: float16 bits by token.
+    """Coded values of a layer. codes: [Hk, blocks, 64, bytes]; offsets, ranges: float16 bits by token.
 
-    Outliers as in `Keys`. first: the exact values of the first tokens, [Hk, f, D].
+    levels, outliers as in `Keys`. first: the exact values of the first tokens, [Hk, f, D].
     """
 
     codes: Any
@@ -72,62 +78,102 @@ def put_outliers(coded: Any, tile_index: int, columns: int, tile: Any) -> None:
     """Overwrites tile[r, c] for the outliers of a tile of `Keys` or `Values`; a place is r * columns + c."""
     if coded.numbers.size == 0:
         return
-    for i in range(coded.starts[tile_index], coded.starts[tile_index + 1]):
+    flat, start, end = tile.reshape(-1), coded.starts[tile_index], coded.starts[tile_index + 1]
+    if tile.shape[1] == columns:
+        for i in range(start, end):
+            flat[coded.places[i]] = half_as_float(coded.numbers[i])
+        return
+    for i in range(start, end):
         place = np.int64(coded.places[i])
         tile[place // columns, place % columns] = half_as_float(coded.numbers[i])
 
 
 @numba.njit(nogil=True)
-def rotate_tile(cos: Any, sin: Any, start: int, depth: int, tile: Any) -> None:
-    """Turns tile[d, j], pairs d and d + depth / 2, to positions start + j."""
-    half = depth // 2
-    for d in range(half):
-        for j in range(BLOCK):
-            a, b = tile[d, j], tile[d + half, j]
-            c, s = cos[d, start + j], sin[d, start + j]
-            tile[d, j] = a * c - b * s
-            tile[d + half, j] = b * c + a * s
-
-
-@numba.njit(nogil=True)
-def key_tile(keys: Any, head: int, block: int, bits: int, index: Any, tile: Any) -> None:
-    """tile[d, j]: the keys of one block and head at their positions."""
+def key_tile(keys: Any, head: int, block: int, form: int, scales: Any, tile: Any) -> None:
+    """tile[d, j]: the keys of one block and head at their positions. scales: [2, D], ranges and offsets."""
     depth = keys.codes.shape[2]
-    for d in range(depth):
-        unpacked(keys.codes[head, block, d], bits, index)
-        for j in range(BLOCK):
-            tile[d, j] = keys.table[head, d, index[j]]
+    decode_by_line(
+        form, keys.codes[head, block].ctypes.data, keys.levels.ctypes.data, scales[0].ctypes.data,
+        scales[1].ctypes.data, 1, 0, BLOCK, tile.ctypes.data, depth, BLOCK,
+    )  # fmt: skip
     put_outliers(keys, block * keys.codes.shape[0] + head, BLOCK, tile)
-    rotate_tile(keys.cos, keys.sin, block * BLOCK, depth, tile)
+    rope_tile(tile.ctypes.data, keys.cos[block].ctypes.data, keys.sin[block].ctypes.data, depth // 2)
     if block == 0:
         for j in range(keys.first.shape[1]):
-            for d in range(depth):
-                tile[d, j] = keys.first[head, j, d]
+            tile[:, j] = keys.first[head, j]
 
 
 @numba.njit(nogil=True)
-def value_tile(values: Any, head: int, block: int, bits: int, depth: int, index: Any, tile: Any) -> None:
-    """tile[j, d]: the values of one block and head."""
-    for j in range(BLOCK):
-        unpacked(values.codes[head, block, j], bits, index)
-        offset = half_as_float(values.offsets[block * BLOCK + j])
-        spread = half_as_float(values.ranges[block * BLOCK + j])
-        for d in range(depth):
-            tile[j, d] = values.levels[index[d]] * spread + offset
+def value_tile(values: Any, head: int, block: int, form: int, depth: int, scales: Any, tile: Any) -> None:
+    """tile[j, d]: the values of one block and head. scales: [2, 64], the block's ranges and offsets."""
+    width = tile.shape[1]
+    decode_by_line(
+        form, values.codes[head, block].ctypes.data, values.levels.ctypes.data, scales[0].ctypes.data,
+        scales[1].ctypes.data, 1, 0, width, tile.ctypes.data, BLOCK, width,
+    )  # fmt: skip
     put_outliers(values, block * values.codes.shape[0] + head, depth, tile)
     if block == 0:
         for j in range(values.first.shape[1]):
-            for d in range(depth):
-                tile[j, d] = values.first[head, j, d]
+            tile[j, :depth] = values.first[head, j]
+
+
+class Scratch(NamedTuple):
+    """A thread's working memory. scales: [2, 64], of a block's values; keys: [D, 64]; values: [64, width].
+
+    scores: [rows, SCORE_STRIDE]; row_sum: [Hk, rows, 64].
+    """
+
+    scales: Any
+    keys: Any
+    values: Any
+    scores: Any
+    row_sum: Any
+
+
+@numba.njit(nogil=True)
+def attend_chunk(
+    query: Any, keys: Any, values: Any, key_scales: Any, form: int, coded: int, pages: Any, first_visible: int,
+    group: int, chunk: int, blocks: int, scratch: Any, row_max: Any, row_sums: Any, acc: Any,
+) -> None:  # fmt: skip
+    """All heads' query rows over one chunk. query: [Hk, rows, D], scaled; key_scales: [Hk, 2, D].
+
+    acc: [Hk, rows, width]; row_max, row_sums: [Hk, rows].
+    """
+    (kv_heads, rows, depth), row_sum = query.shape, scratch.row_sum
+    row_max[:], row_sum[:], acc[:] = LOWEST, Float(0), Float(0)
+    for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
+        first, page = first_row_beyond(block * BLOCK, first_visible, rows, group), 0
+        if block < coded:
+            tokens = slice(block * BLOCK, (block + 1) * BLOCK)
+            widened(values.ranges[tokens], 1.0, 1.0, scratch.scales[0])
+            widened(values.offsets[tokens], 0.0, 1.0, scratch.scales[1])
+        else:
+            page = pages.table[block - coded]
+        for head in range(kv_heads):
+            if block < coded:
+                key_tile(keys, head, block, form, key_scales[head], scratch.keys)
+                value_tile(values, head, block, form, depth, scratch.scales, scratch.values)
+                keys_at, values_at = scratch.keys.ctypes.data, scratch.values.ctypes.data
+            else:
+                keys_at = page + head * pages.head_bytes + pages.keys_at
+                values_at = page + head * pages.head_bytes + pages.values_at
+            block_step(
+                query[head], first, rows, group, first_visible - block * BLOCK, keys_at, values_at, depth,
+                acc.shape[2], scratch.scores, row_max[head], row_sum[head], acc[head],
+            )  # fmt: skip
+    for head in range(kv_heads):
+        for r in range(rows):
+            row_sums[head, r] = lane_total(row_sum[head], r)
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
 def attend_nonuniform(
-    q: Any, keys: Any, values: Any, bits: int, coded: int, pages: Any, first_visible: int, width: int, out: Any
-) -> None:
+    workers: int, q: Any, keys: Any, values: Any, form: int, coded: int, pages: Any, first_visible: int, width: int,
+    out: Any,
+) -> None:  # fmt: skip
     """Attention of q: [n, H, D] over one layer; token i sees first_visible + i tokens. out: [n, Hk, H / Hk, D].
 
-    The first `coded` blocks come from codes, the others from the exact pages.
+    The first `coded` blocks come from codes, the others from the exact pages. `workers` threads.
     """
     n, heads, depth = q.shape
     kv_heads = out.shape[1]
@@ -136,37 +182,28 @@ def attend_nonuniform(
     scale = Float(1.0 / np.sqrt(depth))
     blocks = (first_visible + n - 1 + BLOCK - 1) // BLOCK
     chunks = (blocks + CHUNK_BLOCKS - 1) // CHUNK_BLOCKS
-    part_max = np.empty(kv_heads * chunks * rows, np.float32)
-    part_sum = np.empty(kv_heads * chunks * rows, np.float32)
-    part_acc = np.empty((kv_heads * chunks * rows, width), np.float32)
-    for task in numba.prange(kv_heads * chunks):
-        head = task // chunks
-        chunk = task % chunks
-        query = np.empty((rows, depth), np.float32)
-        head_rows(q, head, group, scale, query)
-        k_tile = np.zeros((width, BLOCK), np.float32)
-        v_tile = np.zeros((BLOCK, width), np.float32)
-        index = np.empty(max(width, BLOCK), np.int32)
-        scores = np.empty((rows, SCORE_STRIDE), np.float32)
-        row_sum = np.zeros((rows, BLOCK), np.float32)
-        parts = slice(task * rows, (task + 1) * rows)
-        row_max = part_max[parts]
-        row_max[:] = LOWEST
-        acc = part_acc[parts]
-        acc[:] = Float(0)
-        for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
-            if block < coded:
-                key_tile(keys, head, block, bits, index, k_tile)
-                value_tile(values, head, block, bits, depth, index, v_tile)
-                keys_at, values_at = k_tile.ctypes.data, v_tile.ctypes.data
-            else:
-                page = pages.table[block - coded] + head * pages.head_bytes
-                keys_at, values_at = page + pages.keys_at, page + pages.values_at
-            first = first_row_beyond(block * BLOCK, first_visible, rows, group)
-            block_step(
-                query, first, rows, group, first_visible - block * BLOCK, keys_at, values_at, depth, width,
-                scores, row_max, row_sum, acc,
+    query = np.empty((kv_heads, rows, depth), np.float32)
+    key_scales = np.empty((kv_heads, 2, depth), np.float32)
+    for head in range(kv_heads):
+        head_rows(q, head, group, scale, query[head])
+        widened(keys.ranges[head], 1.0, 1.0, key_scales[head, 0])
+        widened(keys.offsets[head], 0.0, 1.0, key_scales[head, 1])
+    part_max = np.empty((chunks, kv_heads, rows), np.float32)
+    part_sum = np.empty((chunks, kv_heads, rows), np.float32)
+    part_acc = np.empty((chunks, kv_heads, rows, width), np.float32)
+    taken = np.zeros(1, np.int64)
+    for _ in numba.prange(workers):
+        scratch = Scratch(
+            np.empty((2, BLOCK), np.float32), np.zeros((depth, BLOCK), np.float32),
+            np.zeros((BLOCK, width), np.float32), np.empty((rows, SCORE_STRIDE), np.float32),
+            np.empty((kv_heads, rows, BLOCK), np.float32),
+        )  # fmt: skip
+        while True:
+            chunk = fetch_add(taken.ctypes.data, 1)
+            if chunk >= chunks:
+                break
+            attend_chunk(
+                query, keys, values, key_scales, form, coded, pages, first_visible, group, chunk, blocks, scratch,
+                part_max[chunk], part_sum[chunk], part_acc[chunk],
             )  # fmt: skip
-        for r in range(rows):
-            part_sum[task * rows + r] = lane_total(row_sum, r)
-    combine_heads(part_max, part_sum, part_acc, chunks, out)
+    combine_heads(part_max, part_sum, part_acc, out)
