@@ -88,6 +88,13 @@ def test_by_a_key_that_no_prompt_has() -> None:
         invoke("score", "good", "--by", "depth")
 
 
+def test_by_a_key_before_any_prompt() -> None:
+    Path("runs/good/manifest.json").unlink()
+    Path("runs/good/requests.jsonl").write_bytes(b"")
+    with pytest.raises(UsageError, match="good has no prompts yet, so none has 'depth' in its meta; finish the run"):
+        invoke("score", "good", "--by", "depth")
+
+
 def test_one_task_of_two() -> None:
     """What another task's metrics do is neither shown nor exported, and decides no exit code."""
     made, other = sample(GOOD | {"lossy": ["explode"] * 7}, META), Sample()
@@ -101,6 +108,7 @@ def test_one_task_of_two() -> None:
     assert "scored-by-test" not in out
     with pytest.raises(UsageError, match=r"no task of both \(stdlib\) has a format to export"):
         invoke("score", "both", "--task", "stdlib", "--export", "out")
+    assert not list(Path("out").iterdir())
 
 
 def test_a_run_that_is_not_complete_is_said_to_be_so() -> None:

@@ -26,7 +26,7 @@ class Selection:
 
     def refuse_unknown(self, cells: Sequence[CellInfo], requests: Iterable[str]) -> None:
         """Raises UsageError, with the nearest name, for a cell or request that is not there."""
-        labels = [cell.label for cell in cells]
+        labels = list(dict.fromkeys(cell.label for cell in cells))
         if self.cell is not None and self.cell not in (*labels, *(cell.id for cell in cells)):
             raise UsageError(f"no cell {printable(self.cell)!r}; {suggest(self.cell, labels)}")
         known = list(dict.fromkeys(requests))

@@ -34,8 +34,9 @@ def export(run: Run, directory: Path, tasks: Sequence[str]) -> list[Path]:
             with explained(place, "write into", ELSEWHERE):
                 place.mkdir(parents=True, exist_ok=True)
                 written += task.export(cell.label, pairs, place)
-                if not any(place.iterdir()):
-                    place.rmdir()
+                for made in (place, place.parent):
+                    if not any(made.iterdir()):
+                        made.rmdir()
     if not written:
         raise UsageError(f"no task of {run.name} ({', '.join(tasks)}) has a format to export")
     return written

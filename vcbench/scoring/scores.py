@@ -178,6 +178,8 @@ def check_key(run: Run, key: str) -> None:
     """Raises UsageError where no prompt's meta has the key, with those that there are."""
     if any(key_of(prompt, key) is not None for prompt in run.prompts.values()):
         return
+    if not run.prompts:
+        raise UsageError(f"{run.name} has no prompts yet, so none has {key!r} in its meta; finish the run first")
     known = sorted({name for prompt in run.prompts.values() for name in prompt.meta})
     have = f"they have {', '.join(known)}" if known else "it is empty (an earlier vcbench made these records)"
     raise UsageError(f"no prompt has {key!r} in its meta; {have}")
