@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from vcbench.cli.main import app
 from vcbench.config.load import dump_config
 from vcbench.config.options import build_options
 from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, MetricsConfig, RunConfig, TaskConfig
@@ -226,6 +228,16 @@ def test_a_request_that_cannot_be_served_fails_alone(config: RunConfig, tmp_path
     assert "500 prompt tokens + max_tokens 24 = 524 exceed the context limit of 512" in reasons.pop()
     found = answers(path)
     assert all(found[label, request] == found["full", request] for label, request in found if "veri" in label)
+
+
+@pytest.mark.parametrize(("length", "code"), [(500, 1), (40, 0)])
+def test_the_exit_code_says_whether_requests_failed(config: RunConfig, tmp_path: Path, length: int, code: int) -> None:
+    asked = trace(config, tmp_path / "prompts.jsonl", [{"id": "one", "prompt_ids": [5] * length}])
+    (tmp_path / "run.yaml").write_text(dump_config(asked))
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "run.yaml")], catch_exceptions=False)
+
+    assert done.exit_code == code
+    assert ("FAILED: 1 of 1 requests" in done.stderr) == bool(code)
 
 
 @pytest.mark.parametrize(

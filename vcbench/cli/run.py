@@ -25,7 +25,10 @@ def run(
     name: Annotated[str | None, typer.Option(help="Another name for the run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Run a configuration. The same command resumes a run that was stopped."""
+    """Run a configuration. The same command resumes a run that was stopped.
+
+    The exit code is 1 where a request or a metric of an answer failed; all else is recorded and stays valid.
+    """
     from vcbench.config.load import load_config
 
     changes = [*(overrides or ()), *([f"name={json.dumps(name)}"] if name is not None else ())]
@@ -36,17 +39,20 @@ def run(
         show_plan(loaded, as_json=as_json)
         next_command(shlex.join(["vcbench", "run", str(config), *(f"--set={change}" for change in changes)]))
         return
+    from vcbench.records.reader import load_run
     from vcbench.runners.run import execute
     from vcbench.scoring.document import score_directory
 
     path = execute(loaded, console=notes())
     failed = score_directory(path).errors()
+    unanswered = sum(line.error is not None for line in load_run(path).requests.values())
     if as_json:
-        write_json({"name": loaded.name, "path": str(path), "metric_errors": failed})
+        write_json({"name": loaded.name, "path": str(path), "request_errors": unanswered, "metric_errors": failed})
     else:
         print(path)
     if failed:
         notes().print(f"FAILED: {failed} metrics of answers; vcbench score {path} says why", markup=False)
+    if failed or unanswered:
         raise typer.Exit(1)
     next_command(f"vcbench compare {path}")
 
