@@ -71,7 +71,7 @@ class RotateKV(Compressor[RotateKVOptions]):
 
     A permutation fitted per model puts channels of like means into one group, and each token's groups become codes with
     a float16 scale and minimum: bits + 32 / group an element. Values pass a transform of their own head. On reading,
-    codes go the whole way back, rotary embedding included, block by block: the dearest read of all methods. Tokens with
+    codes go the whole way back, rotary embedding included, block by block: the dearest read but for QJL. Tokens with
     massive activations in a layer's input stay exact in that layer, prompt tokens only. Unlike the paper's code the
     prefill attends to exact entries, and 3-bit codes span 7 steps, not 8.
     """
