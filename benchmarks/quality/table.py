@@ -6,6 +6,7 @@ into docs/compressors.md. A run that is there already under another version of t
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,15 @@ ELEMENT_BITS = 32
 
 def main() -> None:
     """Runs, writes the result and the table."""
-    console = Console()
-    runs = [
-        load_run(execute(load_config(Path(__file__).with_name(f"{name}.yaml")), console=console)) for name in names()
-    ]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--recorded", action="store_true", help="run nothing; write what the runs' records hold so far")
+    recorded, console = parser.parse_args().recorded, Console()
+    runs = []
+    for name in CONFIGURATIONS:
+        config = load_config(Path(__file__).with_name(f"{name}.yaml"))
+        path = Path(config.output_dir) / config.name if recorded else execute(config, console=console)
+        if not recorded or path.is_dir():
+            runs.append(load_run(path))
     rows = [row for run in runs for row in in_families(quality_rows(run))]
     origin = [{key: run.provenance.get(key) for key in ("git", "versions", "hardware")} for run in runs]
     write_result("quality", {"prompts": prompt_lengths(runs[0]), "runs": origin, "rows": rows})
@@ -41,11 +47,6 @@ def main() -> None:
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     PAGE.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n{END}{after}", "utf-8")
     console.print(f"wrote {PAGE.relative_to(ROOT)}")
-
-
-def names() -> list[str]:
-    """The configurations to run: those named on the command line, or all."""
-    return sys.argv[1:] or list(CONFIGURATIONS)
 
 
 def prompt_lengths(run: Run) -> list[int]:
@@ -57,7 +58,8 @@ def quality_rows(run: Run) -> list[dict[str, Any]]:
     """One row a method: the lossy arm's divergence and bytes beside the VeriCache arm's acceptance."""
     summaries = summarise(run)
     drafts = {row.cell.method: row for row in summaries if row.cell.arm == "vericache"}
-    return [quality_row(row, drafts[row.cell.method]) for row in summaries if row.cell.arm == "lossy"]
+    measured = [row for row in summaries if row.cell.arm == "lossy" and row.divergence is not None]
+    return [quality_row(row, drafts[row.cell.method]) for row in measured]
 
 
 def in_families(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -69,7 +71,6 @@ def in_families(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def quality_row(lossy: CellSummary, draft: CellSummary) -> dict[str, Any]:
     """Figures of one method with their intervals."""
     assert lossy.divergence is not None
-    assert draft.agreement is not None
     stored = lossy.at_start.stored
     return {
         "method": lossy.cell.method,
@@ -77,11 +78,11 @@ def quality_row(lossy: CellSummary, draft: CellSummary) -> dict[str, Any]:
         "factor_stored_start": stored,
         "factor_stored_end": lossy.at_end.stored,
         "bits_per_element": ELEMENT_BITS / stored if stored else None,
-        "kl_per_step_nats": plain(lossy.divergence.per_step),
+        "kl_per_step_nats": plain(lossy.divergence.mean),
         "kl_percentiles": lossy.divergence.percentiles,
         "top1_agreement": plain(lossy.divergence.top1_agreement),
         "tokens_per_round_at_25": plain(draft.committed_per_round),
-        "vericache_exact": plain(draft.agreement.exact),
+        "vericache_exact": plain(draft.agreement.exact) if draft.agreement is not None else None,
         "drafts_looped": plain(draft.looped),
     }
 
@@ -105,13 +106,15 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"| `{row['method']}` | {row['factor_stored_start']:.2f} | {row['bits_per_element']:.2f} "
             f"| {shown(kl, '.2g')} | {shown(top, '.1%')} | {shown(tokens, '.1f')} "
-            f"| {exact['value'] * exact['n']:.0f} of {exact['n']} |"
+            f"| {format(exact['value'] * exact['n'], '.0f') + ' of ' + str(exact['n']) if exact else '-'} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def shown(estimate: dict[str, Any], form: str) -> str:
-    """A figure and its interval."""
+def shown(estimate: dict[str, Any] | None, form: str) -> str:
+    """A figure and its interval; `-` where it was not measured."""
+    if estimate is None:
+        return "-"
     value, low, high = (format(estimate[key], form) for key in ("value", "low", "high"))
     return f"{value} ({low}–{high})"
 
