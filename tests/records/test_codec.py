@@ -168,7 +168,8 @@ def test_keys_tell_lines_apart() -> None:
 
 
 def test_lines_of_schema_1_are_still_read() -> None:
-    old = b'{"kind":"divergence","schema":1,"cell":"c","task":"t","request":"r","kl":[0.5,null],"top1_agree":[true,false]}'
+    kept = b'"kind":"divergence","schema":1,"cell":"c","task":"t","request":"r"'
+    old = b"{" + kept + b',"kl":[0.5,null],"top1_agree":[true,false]}'
     line = decode(old, "here")
     assert isinstance(line, DivergenceLine)
     assert (line.schema, line.basis, line.top5_overlap) == (1, "teacher-forced", [])
