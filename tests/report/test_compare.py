@@ -17,10 +17,11 @@ from tests.records.samples import FULL, LOSSY, OUTPUT, TASK, VERI, Sample, promp
 from tests.scoring.scored_task import TASK as SCORED
 from tests.scoring.scored_task import registered, sample, write
 from vcbench.errors import UsageError
+from vcbench.records.reader import load_run
 from vcbench.records.schema import BatchLine
 from vcbench.report.columns import COLUMNS, number, percent
 from vcbench.report.compare import render
-from vcbench.scoring.document import score_directory
+from vcbench.scoring.document import score_and_write
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = (80, 100, 120, 160)
@@ -207,7 +208,7 @@ def test_headline_metrics_and_exclusions(tmp_path: Path, capsys: pytest.CaptureF
         assert "right" in "".join(shown.splitlines()[:4])
         assert "33 ±45" in lossy, header
         assert "note: 1 of 4 rows of scored-by-test excluded; the first: q9: 9,000 tokens exceed 8,192" in shown
-        score_directory(path)
+        score_and_write(load_run(path))
         assert text([path], 200) == shown
         render([path], as_json=True, console=Console(stderr=True))
         (_, cell) = json.loads(capsys.readouterr().out)["runs"][0]["cells"]

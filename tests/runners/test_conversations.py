@@ -20,7 +20,7 @@ from vcbench.engine.types import BatchTiming, Generation
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
-from vcbench.scoring.document import score_directory
+from vcbench.scoring.document import score_and_write
 from vcbench.tasks.tool_calls.formats import FORMATS
 
 __all__ = ["embedded_model", "tiny"]
@@ -90,7 +90,7 @@ def test_golden_conversations_succeed_and_a_slip_leads_elsewhere(tiny: ModelConf
     ours, theirs = set(run.asked(lossy, NAME)), set(run.asked(full, NAME))
     assert len(ours & theirs) == 6
     assert {request.partition("/")[0] for request in ours ^ theirs} == {"Ferries-1"}
-    (task,) = score_directory(path).tasks
+    (task,) = score_and_write(load_run(path)).tasks
     section = next(each for each in task.sections if each.source == "task")
     success = next(metric for metric in section.metrics if metric.name == "success")
     found = {cell.arm: task.figure(section, success, cell).estimate for cell in task.cells}

@@ -19,7 +19,7 @@ from vcbench.models.store import ModelFiles
 from vcbench.models.tiny import CONFIG, tiny_weights
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
-from vcbench.scoring.document import score_directory
+from vcbench.scoring.document import score_and_write
 from vcbench.scoring.export import export
 
 __all__ = ["embedded_model"]
@@ -57,7 +57,7 @@ def test_every_task_is_in_the_configuration() -> None:
 def test_every_task_from_prompts_to_scores(tiny: ModelConfig, tmp_path: Path) -> None:
     config = small(load_config(CONFIGS / "tasks.yaml"), tiny, tmp_path / "runs")
     path = execute(config, console=Console(quiet=True))
-    run, scores = load_run(path), score_directory(path)
+    run, scores = load_run(path), score_and_write(load_run(path))
     assert run.complete
     assert [task.task for task in scores.tasks] == [task.name for task in config.tasks]
     for task in scores.tasks:

@@ -14,7 +14,7 @@ from tests.records.samples import LOSSY
 from tests.scoring.scored_task import TASK, registered, sample, write
 from vcbench.records.reader import Run, load_run
 from vcbench.scoring import document
-from vcbench.scoring.document import read_scores, score_directory, score_run, scored, write_scores
+from vcbench.scoring.document import read_scores, score_and_write, score_run, scored, write_scores
 from vcbench.scoring.paired import Verdict
 from vcbench.scoring.scores import Figure, Scores, by_key, estimate
 from vcbench.scoring.values import Failure, Outcome, checked, from_json, samples, to_json
@@ -93,7 +93,7 @@ def test_a_task_that_is_not_installed_is_said_and_the_rest_is_scored(tmp_path: P
 
 def test_stored_scores_are_those_of_the_records_and_this_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_scores(run) is None
-    scores = score_directory(run.path)
+    scores = score_and_write(load_run(run.path))
     again = read_scores(load_run(run.path))
     assert again is not None
     assert document.as_dict(run, again) == document.as_dict(run, scores)
@@ -116,7 +116,7 @@ def test_scores_of_other_records_or_damaged_ones_are_computed_anew(run: Run) -> 
 
 def test_nothing_but_scores_json_is_written(run: Run) -> None:
     before = {path.name: path.read_bytes() for path in run.path.iterdir()}
-    score_directory(run.path)
+    score_and_write(load_run(run.path))
     after = {path.name: path.read_bytes() for path in run.path.iterdir()}
     assert after.keys() - before.keys() == {"scores.json"}
     assert all(after[name] == content for name, content in before.items())

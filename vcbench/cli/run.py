@@ -41,11 +41,12 @@ def run(
         return
     from vcbench.records.reader import load_run
     from vcbench.runners.run import execute
-    from vcbench.scoring.document import score_directory
+    from vcbench.scoring.document import score_and_write
 
     path = execute(loaded, console=notes())
-    failed = score_directory(path).errors()
-    unanswered = sum(line.error is not None for line in load_run(path).requests.values())
+    run = load_run(path)
+    failed = score_and_write(run).errors()
+    unanswered = sum(line.error is not None for line in run.requests.values())
     if as_json:
         write_json({"name": loaded.name, "path": str(path), "request_errors": unanswered, "metric_errors": failed})
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 from vcbench.errors import RecordError
 from vcbench.records.files import explained, json_bytes, read_json, replace_file
-from vcbench.records.reader import Run, load_run
+from vcbench.records.reader import Run
 from vcbench.scoring.answers import answered, groups
 from vcbench.scoring.curves import curves_of
 from vcbench.scoring.identity import identity_of, package_versions
@@ -38,9 +38,8 @@ def scored(run: Run, *, own_only: bool = False) -> Scores:
     return read_scores(run) or score_run(run, own_only=own_only)
 
 
-def score_directory(path: Path) -> Scores:
+def score_and_write(run: Run) -> Scores:
     """Scores a run and writes `scores.json`."""
-    run = load_run(path)
     scores = score_run(run)
     write_scores(run, scores)
     return scores
