@@ -27,6 +27,7 @@ from vcbench.models.tokenizer import TextStream
 from vcbench.records.schema import PromptLine, RequestLine
 from vcbench.records.store import RunDirectory
 from vcbench.runners import recording
+from vcbench.runners.compiling import announced
 from vcbench.runners.directory import open_run
 from vcbench.runners.divergences import Divergences
 from vcbench.runners.plan import Cell
@@ -52,7 +53,8 @@ def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, 
             console.print(f"dropped: {note}", markup=False)
         _report_exclusions(bench, console)
         runner = _Runner(bench, run, console, engine)
-        runner.run()
+        with announced(console):
+            runner.run()
         run.finish()
         runner.report_failures()
     return run.path
