@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 
+from vcbench.cli import model
 from vcbench.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,24 +27,44 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
-def resolve(arguments: list[str]) -> tuple[Any, list[str]]:
-    """The command that the first words name, and the other words."""
+def check_shown(arguments: str) -> None:
+    """Fails unless the words name a command that takes every option shown and as many arguments; values are not read.
+
+    A name alone, or one with an option alone, is a mention and may lack what a call would need.
+    """
+    words = [word.strip("[]") for word in shlex.split(arguments) if word not in ("[...]", "…", "...")]
     command: Any = typer.main.get_command(app)
-    rest = list(arguments)
-    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
-        context = command.make_context("vcbench", [], resilient_parsing=True)
-        name = rest.pop(0)
-        found = command.get_command(context, name)
-        assert found is not None, f"no command {name!r}"
-        command = found
-    return command, rest
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        name = words.pop(0)
+        assert name in command.commands, f"no command {name!r}"
+        command = typer.main.get_command(model.app) if name == "model" else command.commands[name]
+    if len(words) == 1 and words[0].startswith("--"):
+        assert words[0] in {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        return
+    context = type(command.make_context("vcbench", [], resilient_parsing=True))(command)
+    _, left, _ = command.make_parser(context).parse_args(words)
+    assert not left, f"words that {command.name} does not take: {left}"
 
 
 @pytest.mark.parametrize(("page", "arguments"), sorted(set(commands())))
 def test_documented_commands_exist(page: str, arguments: str) -> None:
-    words = [word for word in shlex.split(arguments) if word not in ("[...]", "…", "...")]
-    command, rest = resolve(words)
-    command.make_context("vcbench", rest, resilient_parsing=True)
+    check_shown(arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "runs",
+        "run a.yaml --fast",
+        "run --fast",
+        "compare a b --json c --columns",
+        "model fetch ID --wheels x",
+        "model list ID",
+    ],
+)
+def test_what_does_not_exist_is_found(arguments: str) -> None:
+    with pytest.raises(Exception, match=r"No such option|no command|does not take|assert"):
+        check_shown(arguments)
 
 
 def test_the_readme_shows_commands() -> None:

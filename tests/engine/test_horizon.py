@@ -111,4 +111,8 @@ def test_sampled_outputs_stay_bitwise() -> None:
     wanted = replace(decoding.request(tiny.token_ids(60)), sampling=Sampling(temperature=0.9, top_p=0.9, seed=3))
     item = decoding.prefilled(wanted)
     (ours,) = decoding.decode([item], "vericache", make(METHODS["kivi"]), AUTO)
+    (greedy,) = decoding.decode([decoding.prefilled(decoding.request(tiny.token_ids(60)))])
+
     decoding.check_same(ours, decoding.decode([item])[0])
+    assert ours.token_ids != greedy.token_ids
+    assert sum(done.accepted for done in ours.rounds) > 0
