@@ -51,6 +51,7 @@ bench: $(VENV)/installed-dev ## every benchmark, one after the other; run it on 
 quality: $(VENV)/installed-dev ## every method's divergence and acceptance at 2x to 8x; about an hour
 	for method in kvquant kvzap rotatekv; do $(VCBENCH) calibrate smollm2-135m $$method; done
 	$(BIN)/python benchmarks/quality/table.py
+	$(BIN)/python benchmarks/quality/perplexity.py
 
 peers: ## our methods against kvpress and others' quantisers, in an environment of its own
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
