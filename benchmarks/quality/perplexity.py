@@ -1,4 +1,4 @@
-"""Perplexity over codes of 3 bits, from the paper's best form of KVQuant down to codes by token (KVQuant, table 3).
+"""Perplexity over codes of 3 bits, from the paper's best form of KVQuant down to codes by token (A-KVQ-6; its table 3).
 
 Convention: a prompt is prefilled in full precision and then coded. The text after it is forced through in blocks of 64
 tokens; a token sees its own block exactly and everything before as codes, and each block is coded once it has passed,

@@ -28,6 +28,7 @@ def round_trip(x: Tensor, bits: int, *, symmetric: bool = False) -> tuple[Tensor
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
 def test_every_code_survives_in_every_place(bits: int) -> None:
+    """A-ACC-4."""
     values = torch.arange(1 << bits, dtype=torch.int32)
     places = 8 * 3
     codes = torch.stack([values.roll(shift).repeat(places)[:places] for shift in range(len(values))])
@@ -84,7 +85,7 @@ def test_a_minimum_keeps_one_signed_data_as_good_as_centred_data() -> None:
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @given(offset=st.floats(-50, 50), size=st.floats(1e-3, 100), seed=st.integers(0, 2**31))
 def test_the_error_is_at_most_half_a_step(symmetric: bool, bits: int, offset: float, size: float, seed: int) -> None:
-    """But for the float16 rounding of the step, taken `levels` times, and of the minimum."""
+    """A-Q-1, but for the float16 rounding of the step, taken `levels` times, and of the minimum."""
     x = offset + size * torch.randn((4, 32), generator=torch.Generator().manual_seed(seed))
     _, steps, back = round_trip(x, bits, symmetric=symmetric)
     half_ulp = torch.maximum(3 * x.abs().amax(-1, keepdim=True) * 2.0**-11, torch.tensor((1 << bits) * 2.0**-25))
@@ -94,6 +95,7 @@ def test_the_error_is_at_most_half_a_step(symmetric: bool, bits: int, offset: fl
 
 
 def test_a_grid_is_exact() -> None:
+    """A-Q-1."""
     x = torch.tensor([[0.0, 1.0, 2.0, 3.0], [-1.0, 0.0, 1.0, 5.0]])
     codes, _, back = round_trip(x, 2)
 

@@ -246,6 +246,7 @@ def test_direct_sampling_has_the_law_of_the_softmax(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "draft_length"), [("markov", 2), ("penalties", 1), ("penalties", 2)])
 def test_draft_and_verify_has_the_law_of_direct_sampling(name: str, draft_length: int) -> None:
+    """A-SPEC-2, exactly in place of by chi-square."""
     found, share = enumerate_law(MODELS[name], draft_length)
     distance = total_variation(MODELS[name], found)
     print(f"{name}, k = {draft_length}: total variation {distance:.1e}, accepted {share:.3f}")
