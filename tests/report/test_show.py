@@ -36,6 +36,7 @@ def test_what_is_shown(tmp_path: Path) -> None:
     assert "accepted share:  █▄" in text
     assert "KL in nats: largest 0.3, sum 1" in text
     assert "KV at the end: 450 bytes stored, full 1,200 (2.67 x); SnapKVCache x 2" in text
+    assert "codes / stored / resident: 8.00 / 4.00 / 0.80 at the start, 5.33 / 2.67 / 0.73 at the end" in text
     assert text.count("same tokens as full KV") == 1
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vcbench.errors import UsageError
+from vcbench.metrics.bytes import Moment, factors
 from vcbench.metrics.text import first_divergence, is_looped
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import CellInfo, Run, load_run
@@ -73,6 +74,7 @@ def _cell(
     yield Text(f"  {len(line.token_ids)} tokens, finish reason {printable(line.finish_reason)}{looped}")
     if line.kv_end is not None:
         yield Text(f"  {_bytes(line)}")
+        yield Text(f"  {_factors(line)}")
     ascii_only = console.options.ascii_only
     if line.drafted:
         yield Text(f"  rounds, accepted/drafted: {_fractions(line)}")
@@ -122,6 +124,20 @@ def _bytes(line: RequestLine) -> str:
         return "KV bytes: not recorded"
     classes = ", ".join(f"{printable(name)} x {layers}" for name, layers in line.cache_classes.items())
     return f"KV at the end: {stored:,} bytes stored, full {full:,} ({full / stored:.2f} x); {classes or 'no class'}"
+
+
+def _factors(line: RequestLine) -> str:
+    """By how much codes alone, all that is stored and all that is resident are smaller than the full cache."""
+    moments: tuple[tuple[Moment, str], ...] = (("kv_start", "at the start"), ("kv_end", "at the end"))
+    return "KV factors, codes / stored / resident: " + ", ".join(
+        f"{' / '.join(map(_factor, (found.codes, found.stored, found.resident)))} {when}"
+        for moment, when in moments
+        for found in [factors([line], moment)]
+    )
+
+
+def _factor(value: float | None) -> str:
+    return "?" if value is None else f"{value:.2f}"
 
 
 def _bar_width(console: Console) -> int:
