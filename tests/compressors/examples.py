@@ -21,7 +21,11 @@ from vcbench.registry import lookup, names
 
 SMALL: dict[str, list[dict[str, Any]]] = {
     "kvquant": [{"bits": 4}, {"bits": 2, "outliers": 0.0, "sinks": 0}, {"bits": 3, "codebook": "nf", "sinks": 5}],
-    "kvzap": [{"factor": 3.0, "window": 8}, {"budget_tokens": 24, "window": 0, "sinks": 0, "surrogate": "mlp"}],
+    "kvzap": [
+        {"factor": 3.0, "window": 8},
+        {"budget_tokens": 24, "window": 0, "sinks": 0, "surrogate": "mlp", "targets": "kvzip+"},
+    ],
+    "kvzip": [{}, {"chunk": 40, "reads": "chunk", "weighted": True}],
     "kivi": [{"bits": 4, "residual": 32}, {"bits": 2, "residual": 64}],
     "snapkv": [{"factor": 3.0, "window": 8}, {"budget_tokens": 20, "window": 8, "kernel": 7, "pooling": "max"}],
     "rotatekv": [{}, {"bits": 2, "permutation": "identity", "group": 32, "sinks": 3}],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,9 +13,12 @@ from torch import Tensor
 
 from tests.compressors import tiny
 from vcbench.compressors.kvzip import PART, WHOLE, KVzip, KVzipOptions, reconstruction_scores, repetition
-from vcbench.engine.decoder import Decoder, Prefill
+from vcbench.engine.cache import EntryCache
+from vcbench.engine.decoder import Block, Decoder, Prefill
+from vcbench.engine.kept import KeptCache
 from vcbench.engine.load import load_decoder
 from vcbench.engine.observe import LayerRows
+from vcbench.engine.stores import TensorStore
 from vcbench.models.instruction import InstructionWriter
 from vcbench.models.store import ModelFiles
 from vcbench.models.tokenizer import Tokenizer
@@ -50,6 +54,13 @@ def rows_by_a_plain_prefill(decoder: Decoder, ids: Sequence[int], last: int) -> 
     return queries, [keys.materialize(layer)[0] for layer in range(decoder.shape.n_layers)]
 
 
+def queries_and_inputs(decoder: Decoder, cache: EntryCache, extra: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """Per layer: queries [n, H, D] and normalised inputs [n, hidden] of tokens read after a cache."""
+    shown: list[tuple[Tensor, Tensor]] = []
+    decoder.read_on(cache, extra, lambda rows: shown.append((rows.q.clone(), rows.hidden.double())))
+    return shown
+
+
 @pytest.mark.parametrize("normalise", ["reduced", "full"])
 def test_scores_are_the_highest_columns_of_the_reduced_softmax(prefill: Prefill, normalise: str) -> None:
     """A-KVZ-1, A-DROP-1: the pass itself is redone as one plain prefill of context, instruction and chunk."""
@@ -66,6 +77,67 @@ def test_scores_are_the_highest_columns_of_the_reduced_softmax(prefill: Prefill,
             columns = shares[:, :, others.shape[1] : others.shape[1] + stop - start]
             expected = columns.unflatten(0, (2, 3)).amax((1, 2))
             torch.testing.assert_close(scores[layer, :, start:stop].double(), expected, rtol=1e-4, atol=1e-7)
+
+
+def test_weighted_scores_are_those_of_kvzip_plus(prefill: Prefill) -> None:
+    """A-KVZ-1 for KVzip+: |W_o^h v_i| / |h_t| times the share of row t and query head h, before the maximum."""
+    decoder, extra = tiny.decoder(), repetition(prefill, 0, TOKENS, first=True)
+    cache = decoder.prefill([*prefill.token_ids, *extra], chunk=TOKENS + len(extra)).cache
+    shown = queries_and_inputs(decoder, prefill.cache, extra)
+
+    scores = reconstruction_scores(prefill, options(sinks=0, chunk=TOKENS, weighted=True))
+
+    for layer, (q, hidden) in enumerate(shown):
+        k, v, _ = cache.materialize(layer)
+        shares = tiny.attention(q, k, TOKENS + 1)[:, :, :TOKENS]
+        weight = decoder.weights.layers[layer].output.weight().double().unflatten(1, (6, 20))
+        wide = v[:, :TOKENS].double().repeat_interleave(3, 0)
+        sizes = torch.einsum("ohd,hid->hio", weight, wide).norm(dim=2)
+        expected = (shares * sizes[:, None] / hidden.norm(dim=1)[:, None]).unflatten(0, (2, 3)).amax((1, 2))
+        torch.testing.assert_close(scores[layer].double(), expected, rtol=1e-5, atol=1e-7)
+        assert not torch.equal(expected.argsort(), shares.unflatten(0, (2, 3)).amax((1, 2)).argsort())
+
+
+def test_reading_the_chunk_alone_is_reading_a_prompt_of_sinks_and_chunk(prefill: Prefill) -> None:
+    """`reads: chunk`: brute force over a context cut down to the sinks and the chunk, its keys where they were."""
+    decoder, o = tiny.decoder(), options(reads="chunk")
+    scores = reconstruction_scores(prefill, o)
+
+    for start, stop in [(4, 44), (44, 84), (84, 90)]:
+        extra = repetition(prefill, start, stop, first=start == 4)
+        met = torch.tensor([*range(4), *range(start, stop)])
+        cut = KeptCache.gather(prefill.cache, met.expand(3, 2, -1))
+        queries = [q for q, _ in queries_and_inputs(decoder, cut, extra)]
+        decoder.forward([Block(cut, extra)])
+        for layer, q in enumerate(queries):
+            shares = tiny.attention(q, cut.materialize(layer)[0], len(met) + 1)[:, :, 4 : len(met)]
+            expected = shares.unflatten(0, (2, 3)).amax((1, 2))
+            torch.testing.assert_close(scores[layer, :, start:stop].double(), expected, rtol=1e-4, atol=1e-7)
+
+
+def test_what_is_read_does_not_matter_within_one_chunk(prefill: Prefill) -> None:
+    o = options(chunk=TOKENS)
+
+    by_chunk = reconstruction_scores(prefill, replace(o, reads="chunk"))
+
+    torch.testing.assert_close(by_chunk, reconstruction_scores(prefill, o), rtol=1e-4, atol=1e-7)
+    assert not torch.allclose(
+        reconstruction_scores(prefill, options(reads="chunk"))[1:, :, 44:],
+        reconstruction_scores(prefill, options())[1:, :, 44:],
+        rtol=1e-3,
+    )
+
+
+@pytest.mark.parametrize("reads", ["context", "chunk"])
+def test_torch_scores_as_the_kernel_does(prefill: Prefill, reads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs where there are no pages, tried with plain tensors on CPU."""
+    o = options(reads=reads, weighted=True)
+    paged = reconstruction_scores(prefill, o)
+    monkeypatch.setattr("vcbench.engine.cache.make_store", TensorStore)
+    plain = tiny.decoder().prefill(prefill.token_ids, chunk=TOKENS, instruct=instruct)
+
+    assert isinstance(plain.cache.store, TensorStore)
+    torch.testing.assert_close(reconstruction_scores(plain, o), paged, rtol=1e-4, atol=1e-7)
 
 
 def test_single_chunk_without_sinks(prefill: Prefill) -> None:
@@ -119,7 +191,8 @@ def test_the_snapshot_is_left_as_it_was(prefill: Prefill) -> None:
     before = [prefill.cache.materialize(layer)[0] for layer in range(3)]
     held = prefill.cache.nbytes()
 
-    cache = KVzip(options()).compress(prefill, seed=0)
+    for reads in ("chunk", "context"):
+        cache = KVzip(options(reads=reads)).compress(prefill, seed=0)
 
     assert (cache.tokens, cache.committed) == (TOKENS, TOKENS)
     assert (prefill.cache.tokens, prefill.cache.committed) == (TOKENS, TOKENS)
@@ -160,9 +233,10 @@ def test_a_prefill_made_by_hand_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("values", "word"), [({"keep": 0.0}, "keep"), ({"keep": 1.1}, "keep"), ({"factor": 1.0}, "factor"),
-                         ({"chunk": 0}, "chunk"), ({"sinks": -1}, "sinks")],
+                         ({"chunk": 0}, "chunk"), ({"sinks": -1}, "sinks"),
+                         ({"reads": "chunk", "normalise": "full"}, "reads")],
 )  # fmt: skip
-def test_options_out_of_range(values: dict[str, float], word: str) -> None:
+def test_options_out_of_range(values: dict[str, object], word: str) -> None:
     with pytest.raises(ValueError, match=f"^{word} is"):
         options(**values)
 

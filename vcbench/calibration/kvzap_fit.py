@@ -1,10 +1,10 @@
-"""KVzap's calibration (arXiv 2601.07891): a surrogate that says KVzip's scores from a layer's input alone."""
+"""KVzap's calibration (arXiv 2601.07891): a surrogate that says KVzip's scores, or KVzip+'s, from a layer's input."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from vcbench.engine.decoder import Decoder, Instruct
 from vcbench.engine.observe import Accumulator, LayerRows, Statistic
 from vcbench.engine.stores import KVShape
 from vcbench.models.progress import Progress
+
+if TYPE_CHECKING:
+    from vcbench.compressors.kvzip import KVzipOptions
 
 Kind = Literal["linear", "mlp"]
 HIDDEN_UNITS = 512
@@ -59,21 +62,21 @@ def fit(
     decoder: Decoder,
     samples: Sequence[Sequence[int]],
     kind: Kind,
-    sinks: int,
+    target: KVzipOptions,
     instruct: Instruct | None,
     progress: Progress,
 ) -> Fit:
-    """A surrogate for each layer. Tensors of a linear one: weight [L, Hk, hidden], bias [L, Hk]; of an MLP: weight1
-    [L, 512, hidden], bias1 [L, 512], weight2 [L, Hk, 512], bias2 [L, Hk]. All float32.
+    """A surrogate of the scores under `target` for each layer. Tensors of a linear one: weight [L, Hk, hidden], bias
+    [L, Hk]; of an MLP: weight1 [L, 512, hidden], bias1 [L, 512], weight2 [L, Hk, 512], bias2 [L, Hk]. All float32.
 
     Measured on every fourth sample, which the fit does not see (of fewer than four none is held out, which is said, and
-    all are measured): Spearman's rank correlation with KVzip's scores over the tokens of a text, mean and lowest of
-    layers and heads; and the share of KVzip's score that the best tokens by the surrogate hold, at some budgets.
+    all are measured): Spearman's rank correlation with the scores over the tokens of a text, mean and lowest of layers
+    and heads; and the share of the summed score that the best tokens by the surrogate hold, at some budgets.
     """
     pieces = []
     for number, ids in enumerate(samples):
         progress("KVzip scores", number, len(samples))
-        pieces.append(_piece(decoder, ids, sinks, instruct))
+        pieces.append(_piece(decoder, ids, target, instruct))
     held_out = pieces[HELD_OUT - 1 :: HELD_OUT]
     fitted = [piece for number, piece in enumerate(pieces, 1) if number % HELD_OUT]
     measured = held_out or pieces
@@ -91,12 +94,12 @@ def fit(
     return Fit(tensors=tensors, measured={"held_out_samples": len(held_out), **_measured(truth, guess)})
 
 
-def _piece(decoder: Decoder, ids: Sequence[int], sinks: int, instruct: Instruct | None) -> Piece:
-    from vcbench.compressors.kvzip import KVzipOptions, reconstruction_scores
+def _piece(decoder: Decoder, ids: Sequence[int], target: KVzipOptions, instruct: Instruct | None) -> Piece:
+    from vcbench.compressors.kvzip import reconstruction_scores
 
     prefill = decoder.prefill(ids, chunk=len(ids), statistics=[Hidden()], instruct=instruct)
-    scores = reconstruction_scores(prefill, KVzipOptions(sinks=sinks))[..., sinks:]
-    hidden = [rows[sinks:].cpu() for rows in prefill.statistic(Hidden())]
+    scores = reconstruction_scores(prefill, target)[..., target.sinks :]
+    hidden = [rows[target.sinks :].cpu() for rows in prefill.statistic(Hidden())]
     return Piece(hidden, scores.clamp(min=LEAST_SCORE).log().cpu())
 
 
@@ -163,7 +166,7 @@ def _measured(truth: Sequence[Tensor], guess: Sequence[Tensor]) -> dict[str, Any
         "spearman": float(rho.mean()),
         "spearman_lowest": float(rho.min()),
         "spearman_by_layer": [round(float(layer.mean()), 3) for layer in rho],
-        **{name: {"surrogate": mine, "kvzip": best} for name, (mine, best) in shares.items()},
+        **{name: {"surrogate": mine, "target": best} for name, (mine, best) in shares.items()},
     }
 
 

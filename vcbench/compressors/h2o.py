@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vcbench.compressors.evicting import EvictingCompressor, EvictingOptions
-from vcbench.engine.columns import attention_by_column
+from vcbench.engine.columns import Columns, attention_by_column
 from vcbench.engine.decoder import Prefill
 from vcbench.engine.evicting import EvictionRule
 from vcbench.engine.observe import Accumulator, LayerRows, Statistic
@@ -72,10 +72,17 @@ class _ColumnSums(Accumulator[Tensor]):
 
     def add(self, rows: LayerRows) -> None:
         stop = rows.start + rows.q.shape[0]
-        keys = rows.k.transpose(0, 1)
-        if rows.start:
-            keys, _ = rows.cache.store.read_range(rows.layer, 0, stop)
-        self.sums[rows.layer, :, :stop] += attention_by_column(rows.q, keys, rows.start + 1, stop, "sum")
+        whole = (0, stop)
+        columns = Columns(
+            store=rows.cache.store,
+            layer=rows.layer,
+            first_visible=rows.start + 1,
+            seen=[whole],
+            wanted=whole,
+            reduce="sum",
+        )
+        found, _ = attention_by_column(rows.q, columns)
+        self.sums[rows.layer, :, :stop] += found.unflatten(0, (self.sums.shape[1], -1)).sum(1)
 
     def result(self) -> Tensor:
         return self.sums

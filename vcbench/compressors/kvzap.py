@@ -30,6 +30,9 @@ class KVzapOptions(BudgetOptions):
     surrogate: Literal["linear", "mlp"] = field(
         default="linear", metadata={"doc": "Ridge regression, or two layers with 512 units between."}
     )
+    targets: Literal["kvzip", "kvzip+"] = field(
+        default="kvzip", metadata={"doc": "Scores that it is fitted to: KVzip's, or weighted ones as in the paper."}
+    )
     window: int = field(default=128, metadata={"doc": "Last prompt tokens, which always stay."})
     sinks: int = field(default=4, metadata={"doc": "First tokens, which always stay."})
     calibration: str | None = field(default=None, metadata={"doc": FILE_DOC})
@@ -73,6 +76,8 @@ class KVzap(BudgetCompressor[KVzapOptions]):
     @classmethod
     def calibration_need(cls, options: Any) -> CalibrationNeed | None:
         settings = {"surrogate": options.surrogate}
+        if options.targets != "kvzip":
+            settings["targets"] = options.targets
         return CalibrationNeed(version=1, settings=settings, file=options.calibration, samples=24)
 
     @classmethod
@@ -86,8 +91,10 @@ class KVzap(BudgetCompressor[KVzapOptions]):
         progress: Progress = silent,
     ) -> Fit:
         from vcbench.calibration.kvzap_fit import fit
+        from vcbench.compressors.kvzip import KVzipOptions
 
-        return fit(decoder, samples, options.surrogate, options.sinks, instruct, progress)
+        target = KVzipOptions(sinks=options.sinks, weighted=options.targets == "kvzip+")
+        return fit(decoder, samples, options.surrogate, target, instruct, progress)
 
     @property
     def statistics(self) -> tuple[Statistic[Any], ...]:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from vcbench.compressors.base import CompressorOptions, DroppingCompressor, check_factor, top_positions
-from vcbench.engine.cache import KVCache
-from vcbench.engine.columns import attention_by_column
-from vcbench.engine.decoder import Prefill
+from vcbench.engine.cache import EntryCache, KVCache
+from vcbench.engine.columns import Columns, Range, attention_by_column
+from vcbench.engine.decoder import Decoder, Prefill
 from vcbench.engine.kept import KeptCache
 from vcbench.engine.observe import LayerRows
 from vcbench.engine.ragged import RaggedCache
@@ -39,6 +39,16 @@ class KVzipOptions(CompressorOptions):
     normalise: Literal["reduced", "full"] = field(
         default="reduced", metadata={"doc": "Softmax over sinks, chunk and its repetition, or over the whole context."}
     )
+    reads: Literal["context", "chunk"] = field(
+        default="context",
+        metadata={
+            "doc": "What the repetition attends to: the context (the paper), or sinks and its chunk, at half the cost."
+        },
+    )
+    weighted: bool = field(
+        default=False,
+        metadata={"doc": "KVzip+: weigh a share by its value's size after the output projection over its row's input."},
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 1:
@@ -49,6 +59,8 @@ class KVzipOptions(CompressorOptions):
             raise ValueError(f"chunk is {self.chunk}; give at least 1 token")
         if self.sinks < 0:
             raise ValueError(f"sinks is {self.sinks}; give 0 or more")
+        if self.reads == "chunk" and self.normalise == "full":
+            raise ValueError("reads is chunk, so that the whole context is not met; give normalise: reduced")
 
 
 @register("compressor", "kvzip")
@@ -57,8 +69,13 @@ class KVzip(DroppingCompressor[KVzipOptions]):
 
     Chunk by chunk, the model reads an instruction to repeat the context and then the chunk itself, over the full cache.
     In each layer the rows of this pass attend, for scoring alone, to the sinks, the chunk and the pass itself; a key of
-    the chunk scores the maximum over rows and over the query heads of its group. Cost: the linear layers of another
-    prefill, each of whose rows attends to the whole prompt, and the scoring.
+    the chunk scores the maximum over rows and over the query heads of its group. On CPU these shares come out of the
+    pass's own attention. Cost: the linear layers of another prefill, each of whose rows attends to the whole prompt;
+    with `reads: chunk`, to one chunk, which keeps about nine in ten of the same entries (docs/compressors.md), and all
+    where the prompt is one chunk.
+
+    KVzip+ (`weighted`; Jegou et al., arXiv 2601.07891) multiplies the share that row t of query head h gives key i by
+    |W_o^h v_i| / |h_t|, where h_t is the layer's normalised input, before the maximum.
     """
 
     Options = KVzipOptions
@@ -115,22 +132,61 @@ def share(options: KVzipOptions) -> float:
 
 def reconstruction_scores(prefill: Prefill, options: KVzipOptions) -> Tensor:
     """Scores of all layers, [L, Hk, T] float32; infinity for sinks."""
-    shape, tokens = prefill.cache.shape, prefill.cache.tokens
+    shape, tokens, decoder = prefill.cache.shape, prefill.cache.tokens, prefill.model()
     result = torch.full((shape.n_layers, shape.n_kv_heads, tokens), float("inf"), device=shape.device)
-    decoder = prefill.model()
     for start in range(options.sinks, tokens, options.chunk):
         stop = min(tokens, start + options.chunk)
-
-        def score(rows: LayerRows, start: int = start, stop: int = stop) -> None:
-            others = [(0, options.sinks)] if options.normalise == "reduced" else [(0, start), (stop, tokens)]
-            store, layer = rows.cache.store, rows.layer
-            known = [store.read_range(layer, first, last)[0] for first, last in [(start, stop), *others]]
-            seen = torch.cat([*known, rows.k.transpose(0, 1)], dim=1)
-            visible = seen.shape[1] - rows.k.shape[0] + 1
-            result[rows.layer, :, start:stop] = attention_by_column(rows.q, seen, visible, stop - start, "highest")
-
-        decoder.read_on(prefill.cache, repetition(prefill, start, stop, first=start == options.sinks), score)
+        reading = _Reading(prefill, options, start, stop, result[:, :, start:stop])
+        decoder.read_on(reading.cache, repetition(prefill, start, stop, first=start == options.sinks), reading.read)
     return result
+
+
+class _Reading:
+    """One pass of the reconstruction: tokens start .. stop - 1 are repeated over `cache`, and get their `scores`."""
+
+    def __init__(self, prefill: Prefill, options: KVzipOptions, start: int, stop: int, scores: Tensor) -> None:
+        """scores: [L, Hk, stop - start], written into."""
+        self.options, self.decoder, self.scores = options, prefill.model(), scores
+        self.cache: EntryCache = prefill.cache
+        self.wanted = (start, stop)
+        if options.reads == "chunk":
+            shape = prefill.cache.shape
+            met = torch.tensor([*range(options.sinks), *range(start, stop)], device=shape.device)
+            self.cache = KeptCache.gather(prefill.cache, met.expand(shape.n_layers, shape.n_kv_heads, -1))
+            self.wanted = (options.sinks, len(met))
+
+    def read(self, rows: LayerRows) -> Tensor | None:
+        """Scores one layer; returns the rows' attention where it came along."""
+        columns, last = self.columns(rows), self.cache.shape.n_layers - 1
+        weights = rows.hidden.float().norm(dim=1).reciprocal() if self.options.weighted else None
+        found, mixed = attention_by_column(rows.q, columns, weights, attend=rows.layer < last)
+        if self.options.weighted:
+            found = found * projected_sizes(self.decoder, self.cache, rows.layer, self.wanted)
+        self.scores[rows.layer] = found.unflatten(0, (self.scores.shape[1], -1)).amax(1)
+        return mixed
+
+    def columns(self, rows: LayerRows) -> Columns:
+        """What the rows meet in the softmax that scores."""
+        entries = self.cache.entries()
+        stop = entries + rows.q.shape[0]
+        whole = self.options.reads == "chunk" or self.options.normalise == "full"
+        return Columns(
+            store=self.cache.store,
+            layer=rows.layer,
+            first_visible=entries + 1,
+            seen=[(0, stop)] if whole else [(0, self.options.sinks), self.wanted, (entries, stop)],
+            wanted=self.wanted,
+            reduce="highest",
+        )
+
+
+def projected_sizes(decoder: Decoder, cache: EntryCache, layer: int, entries: Range) -> Tensor:
+    """How large values are after each query head's part of the output projection, |W_o^h v_i|: [H, entries]."""
+    values = cache.store.read_range(layer, *entries)[1].float()
+    shape = cache.shape
+    weight = decoder.weights.layers[layer].output.weight().float().unflatten(1, (shape.n_heads, shape.head_dim))
+    group = shape.n_heads // shape.n_kv_heads
+    return torch.stack([(values[h // group] @ weight[:, h].mT).norm(dim=1) for h in range(shape.n_heads)])
 
 
 def repetition(prefill: Prefill, start: int, stop: int, *, first: bool) -> list[int]:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.batch_attention import BatchAttention
-from vcbench.engine.cache import FullCache, KVCache
+from vcbench.engine.cache import EntryCache, FullCache, KVCache
 from vcbench.engine.linear import Linear, RowMode, set_tiles
 from vcbench.engine.mlp import FeedForward
-from vcbench.engine.observe import LayerRows, Observer, Statistic
+from vcbench.engine.observe import LayerRows, Observer, Reader, Statistic
 from vcbench.engine.rope import RopeTable
 from vcbench.engine.rows import RowOperations
 from vcbench.engine.stores import KVShape, PagedStore
@@ -139,9 +139,14 @@ class Decoder:
         observers: list[Observer] = [accumulator.add for accumulator in gathered.values()]
         if query_window:
             observers.append(lambda rows: keep_window(windows, rows.layer, rows.q, query_window))
+
+        def show(rows: LayerRows) -> None:
+            for observer in observers:
+                observer(rows)
+
         x = torch.empty(0)
         for start in range(0, len(token_ids), chunk):
-            x = self._run_prompt(cache, token_ids[start : start + chunk], observers)
+            x = self._run_prompt(cache, token_ids[start : start + chunk], show)
         cache.commit(len(token_ids))
         return Prefill(
             cache=cache,
@@ -153,20 +158,19 @@ class Decoder:
             statistics={wanted: accumulator.result() for wanted, accumulator in gathered.items()},
         )
 
-    def read_on(self, cache: FullCache, token_ids: Sequence[int], observer: Observer) -> None:
-        """Shows `observer` every layer's rows for tokens that follow a committed cache, then forgets them again.
+    def read_on(self, cache: EntryCache, token_ids: Sequence[int], reader: Reader) -> None:
+        """Shows `reader` every layer's rows for tokens that follow a committed cache, then forgets them again.
 
-        Cost: a prefill of these tokens after the cache's, but for the attention and the MLP of the last layer.
+        Cost: a prefill of these tokens after the cache's, but for the attention and the MLP of the last layer, which
+        nobody would see.
         """
-        tokens = cache.tokens
         try:
-            self._run_prompt(cache, token_ids, [observer], whole=False)
+            self._run_prompt(cache, token_ids, reader, whole=False)
         finally:
-            cache.rewind(tokens)
+            cache.roll_back()
+            cache.store.release(cache.entries())
 
-    def _run_prompt(
-        self, cache: FullCache, token_ids: Sequence[int], observers: Sequence[Observer], whole: bool = True
-    ) -> Tensor:
+    def _run_prompt(self, cache: EntryCache, token_ids: Sequence[int], reader: Reader, whole: bool = True) -> Tensor:
         """Appends tokens to a cache and returns the last layer's output, which is of no use if not `whole`."""
         self.mode.bulk = True
         try:
@@ -175,17 +179,17 @@ class Decoder:
                 hidden = self._attention_input(layer, x)
                 q, k, v = self._project(layer, hidden, positions)
                 cache.write(index, k, v)
-                for observer in observers:
-                    observer(self._layer_rows(index, cache, (x, hidden), (q, k, v)))
+                mixed = reader(self._layer_rows(index, cache, (x, hidden), (q, k, v)))
                 if whole or index < len(self.weights.layers) - 1:
-                    x = self._finish_layer(index, layer, x, self._attend_prompt(cache, index, q, k, v))
+                    mixed = self._attend_prompt(cache, index, q, k, v) if mixed is None else mixed
+                    x = self._finish_layer(index, layer, x, mixed)
         finally:
             self.mode.bulk = False
         cache.advance(len(token_ids))
         return x
 
     def _layer_rows(
-        self, layer: int, cache: FullCache, inputs: tuple[Tensor, Tensor], qkv: tuple[Tensor, Tensor, Tensor]
+        self, layer: int, cache: EntryCache, inputs: tuple[Tensor, Tensor], qkv: tuple[Tensor, Tensor, Tensor]
     ) -> LayerRows:
         (residual, hidden), (q, k, v) = inputs, qkv
         return LayerRows(
@@ -201,14 +205,14 @@ class Decoder:
             sin=self.rope.sin,
         )
 
-    def _attend_prompt(self, cache: FullCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attend_prompt(self, cache: EntryCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention of a chunk, its entries written, over everything up to its end. q: [n, H, D].
 
         On CPU by the same kernel as decoding, which is faster than SDPA there; elsewhere by SDPA.
         """
         if isinstance(cache.store, PagedStore):
             return cache.attend(layer, q)
-        n, before = q.shape[0], cache.tokens
+        n, before = q.shape[0], cache.entries()
         keys, values, mask = k.transpose(0, 1), v.transpose(0, 1), None
         if before:
             keys, values = cache.store.read_range(layer, 0, before + n)

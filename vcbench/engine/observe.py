@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from vcbench.engine.cache import FullCache
+from vcbench.engine.cache import EntryCache
 from vcbench.engine.rope import unrotated
 from vcbench.engine.stores import KVShape
 
@@ -25,7 +25,7 @@ class LayerRows:
 
     layer: int
     start: int
-    cache: FullCache
+    cache: EntryCache
     residual: Tensor
     hidden: Tensor
     q: Tensor
@@ -36,6 +36,8 @@ class LayerRows:
 
 
 Observer = Callable[[LayerRows], None]
+Reader = Callable[[LayerRows], Tensor | None]
+"""An observer that may return the rows' attention, [n, H, D], having computed it on the way."""
 ResultT = TypeVar("ResultT", covariant=True)
 
 

@@ -10,12 +10,42 @@ from typing import Any
 import numba
 import numpy as np
 
-from vcbench.engine.kernels.attention import BLOCK
-from vcbench.engine.kernels.columns import exponentials
+from vcbench.engine.kernels.attention import BLOCK, LOWEST
 from vcbench.engine.kernels.pages import entry_address
-from vcbench.engine.kernels.simd import Float, fma_rows, load, store
+from vcbench.engine.kernels.simd import Float, exp, fma_rows, load, store
 
 _MINUS_INFINITY = Float(-np.inf)
+_LANES = 64
+
+
+@numba.njit(nogil=True)
+def row_maximum(line: Any, width: int) -> Any:
+    """Maximum of line[:width], width a multiple of 64."""
+    lanes = np.full(_LANES, LOWEST, np.float32)
+    for start in range(0, width, _LANES):
+        for j in range(_LANES):
+            x = line[start + j]
+            lanes[j] = x if x > lanes[j] else lanes[j]
+    highest = LOWEST
+    for j in range(_LANES):
+        highest = lanes[j] if lanes[j] > highest else highest
+    return highest
+
+
+@numba.njit(nogil=True)
+def exponentials(line: Any, width: int) -> Any:
+    """Turns line[:width] into exp(line - maximum), width a multiple of 64; returns their sum."""
+    highest = row_maximum(line, width)
+    lanes = np.zeros(_LANES, np.float32)
+    for start in range(0, width, _LANES):
+        for j in range(_LANES):
+            weight = exp(line[start + j] - highest)
+            line[start + j] = weight
+            lanes[j] += weight
+    total = Float(0)
+    for j in range(_LANES):
+        total += lanes[j]
+    return total
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
