@@ -29,6 +29,7 @@ from vcbench.engine.kernels.attention import (
     combine_head,
     first_row_beyond,
     head_rows,
+    lane_total,
     lay_out,
     owner,
     softmax_block,
@@ -209,7 +210,7 @@ def attend_coded_chunk(
         if ready_values < BLOCK:
             add_exact_values(scores, rows, group, page + spans[s, VALUES], ready_values, visible - start, acc)
     for r in range(rows):
-        row_sums[r] = line_sum(scratch.row_sum[r].ctypes.data, BLOCK)
+        row_sums[r] = lane_total(scratch.row_sum, r)
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
