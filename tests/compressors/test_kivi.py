@@ -11,7 +11,8 @@ from torch import Tensor
 from tests.compressors import examples, tiny
 from vcbench.compressors.kivi import KIVI, KIVIOptions
 from vcbench.engine.cache import FullCache
-from vcbench.engine.quantised import QuantisedCache, Scheme
+from vcbench.engine.quantised import QuantisedCache
+from vcbench.engine.scheme import Scheme
 
 SIZE, RESIDUAL, GROUP = 64, 64, 32
 LENGTHS = [1, RESIDUAL - 1, RESIDUAL, RESIDUAL + 1, RESIDUAL + GROUP - 1, RESIDUAL + GROUP, RESIDUAL + GROUP + 1]

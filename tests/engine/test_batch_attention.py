@@ -15,9 +15,10 @@ from vcbench.engine.code_batch import CodeBatch
 from vcbench.engine.coders import DirectionCoder, FP8Coder
 from vcbench.engine.frames import Turned
 from vcbench.engine.kept import KeptCache
-from vcbench.engine.quantised import QuantisedCache, Scheme
+from vcbench.engine.quantised import QuantisedCache
 from vcbench.engine.ragged import RaggedCache
 from vcbench.engine.rotation import random_rotation
+from vcbench.engine.scheme import Scheme
 from vcbench.engine.stores import KVShape, PageBatch
 
 HEADS, KV_HEADS, SIZE = 6, 3, 64
@@ -121,6 +122,22 @@ def test_caches_alike_are_joined(name: str) -> None:
     joined = made[0].join([(cache, 1) for cache in made])
 
     assert isinstance(joined, PageBatch | CodeBatch)
+
+
+@pytest.mark.parametrize("name", ["int8", "channels", "turboquant"])
+def test_entries_are_stored_alike_joined_and_alone(name: str) -> None:
+    joined, alone = (MAKES[name](full_cache(300, seed=5)) for _ in range(2))
+    k, v = (draw(3, KV_HEADS, SIZE, seed=seed) for seed in (1, 2))
+    batch = joined.join([(joined, 3)])
+    assert batch is not None
+    for layer in range(SHAPE.n_layers):
+        batch.write(layer, k, v)
+        alone.write(layer, k, v)
+    for cache in (joined, alone):
+        cache.advance(3)
+    for layer in range(SHAPE.n_layers):
+        for ours, theirs in zip(joined.materialize(layer), alone.materialize(layer), strict=True):
+            assert torch.equal(ours, theirs)
 
 
 def test_caches_unlike_are_not() -> None:

@@ -10,9 +10,10 @@ import torch
 from tests.engine.attention import attention, draw, shape_of
 from tests.engine.test_quantised import attended, full_cache, per_token
 from vcbench.engine.frames import Frame, GroupedHeads, Turned, grouped_hadamard
-from vcbench.engine.quantised import QuantisedCache, Scheme
+from vcbench.engine.quantised import QuantisedCache
 from vcbench.engine.rope import RopeTable
 from vcbench.engine.rotation import fast_hadamard, hadamard, random_rotation
+from vcbench.engine.scheme import Scheme
 from vcbench.engine.stores import TensorStore
 from vcbench.models.architecture import Rope
 

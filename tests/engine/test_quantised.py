@@ -7,7 +7,8 @@ import torch
 
 from tests.engine.attention import attention, draw, shape_of
 from vcbench.engine.cache import FullCache
-from vcbench.engine.quantised import QuantisedCache, Scheme
+from vcbench.engine.quantised import QuantisedCache
+from vcbench.engine.scheme import Scheme
 from vcbench.engine.stores import KVShape, TensorStore
 
 ALL = 4

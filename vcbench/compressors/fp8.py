@@ -10,7 +10,8 @@ from vcbench.compressors.base import Compressor, CompressorOptions
 from vcbench.engine.cache import KVCache
 from vcbench.engine.coders import FP8Coder
 from vcbench.engine.decoder import Prefill
-from vcbench.engine.quantised import QuantisedCache, Scheme
+from vcbench.engine.quantised import QuantisedCache
+from vcbench.engine.scheme import Scheme
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 

@@ -16,8 +16,9 @@ from vcbench.engine.coders import ClippedCoder
 from vcbench.engine.decoder import Decoder, Instruct, Prefill
 from vcbench.engine.frames import GroupedHeads, grouped_hadamard
 from vcbench.engine.observe import Accumulator, LayerRows, Statistic, unrotate
-from vcbench.engine.quantised import QuantisedCache, Scheme
+from vcbench.engine.quantised import QuantisedCache
 from vcbench.engine.rotation import is_power_of_two
+from vcbench.engine.scheme import Scheme
 from vcbench.engine.stores import KVShape
 from vcbench.models.architecture import Architecture
 from vcbench.models.progress import Progress, silent

@@ -12,8 +12,9 @@ from vcbench.engine.cache import KVCache
 from vcbench.engine.coders import DirectionCoder
 from vcbench.engine.decoder import Prefill
 from vcbench.engine.frames import Turned
-from vcbench.engine.quantised import QuantisedCache, Scheme
+from vcbench.engine.quantised import QuantisedCache
 from vcbench.engine.rotation import is_power_of_two, random_rotation
+from vcbench.engine.scheme import Scheme
 from vcbench.engine.sketch import SIGN_BITS, SketchedCache, SketchingCoder
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register

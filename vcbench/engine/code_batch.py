@@ -14,6 +14,7 @@ from vcbench.engine.frames import Kind
 from vcbench.engine.kernels import attention
 from vcbench.engine.kernels import coded as kernel
 from vcbench.engine.kernels import codes as forms
+from vcbench.engine.kernels.code_blocks import KeyCoding, ValueCoding
 from vcbench.engine.kernels.simd import LANES
 from vcbench.engine.stores import PageBatch, PagedStore, Spans, pieces_of
 
@@ -31,37 +32,31 @@ class CodeBatch:
         """parts: each request's cache and number of rows; rows lie one request after the other."""
         first = parts[0][0]
         check_groups(first)
-        self._shape, self._width, self._frame = first.shape, first.width, first.frame
+        self._shape, self._width = first.shape, first.width
+        self._forth, self._back = (matrix.numpy() for matrix in first.frame.matrices())
         self._tails = PageBatch(first.shape, [tail_of(cache).rows(cache.tail_entry(), n) for cache, n in parts])
         self._pieces = pieces_of(first.shape, coded_spans(parts, self._tails.spans))
-        s, heads = first.scheme, first.v_steps.shape[3]
-        key_form, key_unit, key_levels = form_of(first, "keys")
-        value_form, value_unit, value_levels = form_of(first, "values")
-        scaled = first.coder.scaled
-        self._keys = kernel.KeyCoding(
-            form=key_form, by_channel=s.key_axis == "channel", group=s.key_group, scaled=scaled,
-            centred=not s.symmetric, unit=np.float32(key_unit), levels=key_levels,
-        )  # fmt: skip
-        self._values = kernel.ValueCoding(
-            form=value_form, group=s.value_group, groups=max(1, heads), scaled=scaled, centred=not s.symmetric,
-            unit=np.float32(value_unit), levels=value_levels,
-        )  # fmt: skip
+        self._workers = numba.get_num_threads()
+        self._keys, self._values = tuple(key_coding(first)), tuple(value_coding(first))
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Stores k, v: [n, Hk, D] in the exact tails."""
-        self._tails.write(layer, self._frame.turned(k, "keys"), self._frame.turned(v, "values"))
+        tails = self._tails
+        kernel.write_turned(
+            k.contiguous().numpy(), v.contiguous().numpy(), self._forth, tails.spans, tails.tables,
+            tails.layer_bytes(layer), tails.head_bytes, self._width,
+        )  # fmt: skip
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of q: [n, H, D]; returns [n, H, D]."""
-        heads, rows = self._shape.n_kv_heads, self._frame.turned(q, "keys").contiguous().numpy()
-        out = torch.empty((q.shape[0], heads, self._shape.n_heads // heads, self._shape.head_dim))
-        shift, target, workers = self._tails.layer_bytes(layer), out.numpy(), numba.get_num_threads()
+        (n, heads, size), kv_heads, tails = q.shape, self._shape.n_kv_heads, self._tails
+        rows, out = q.contiguous().numpy(), np.empty((n, kv_heads, heads // kv_heads, size), np.float32)
         for spans in self._pieces:
             kernel.attend_codes(
-                workers, rows, spans, self._tails.tables, layer, shift, self._tails.head_bytes, self._keys,
-                self._values, self._width, target,
+                self._workers, rows, spans, tails.tables, layer, tails.layer_bytes(layer), tails.head_bytes,
+                self._keys, self._values, self._forth, self._back, self._width, out,
             )  # fmt: skip
-        return self._frame.turned_back(out.view(q.shape), "values")
+        return torch.from_numpy(out.reshape(n, heads, size))
 
 
 def check_groups(cache: QuantisedCache) -> None:
@@ -93,6 +88,26 @@ def coded_spans(parts: Sequence[tuple[QuantisedCache, int]], tails: Spans) -> Sp
             size = tensor.element_size()
             span[field : field + 3] = tensor.data_ptr(), size * tensor.stride(0), size * tensor.stride(1)
     return spans
+
+
+def key_coding(cache: QuantisedCache) -> KeyCoding:
+    """How a cache's keys are coded, for the kernel."""
+    s = cache.scheme
+    form, unit, levels = form_of(cache, "keys")
+    return KeyCoding(
+        form=form, by_channel=s.key_axis == "channel", group=s.key_group, scaled=cache.coder.scaled,
+        centred=not s.symmetric, unit=np.float32(unit), levels=levels,
+    )  # fmt: skip
+
+
+def value_coding(cache: QuantisedCache) -> ValueCoding:
+    """How a cache's values are coded, for the kernel."""
+    s = cache.scheme
+    form, unit, levels = form_of(cache, "values")
+    return ValueCoding(
+        form=form, group=s.value_group, groups=max(1, cache.v_steps.shape[3]), scaled=cache.coder.scaled,
+        centred=not s.symmetric, unit=np.float32(unit), levels=levels,
+    )  # fmt: skip
 
 
 def form_of(cache: QuantisedCache, kind: Kind) -> tuple[int, float, Spans]:

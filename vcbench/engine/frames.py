@@ -59,6 +59,13 @@ class Frame:
         """The inverse of `turned`; results of attention are turned back as values."""
         return x
 
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """What `turned` and `turned_back` multiply each head by, as `kernels.linear` takes it; empty if by nothing.
+
+        Asked for where `decoding` is plain.
+        """
+        return _NO_ANGLES, _NO_ANGLES
+
     def coded_shape(self, shape: KVShape) -> tuple[int, int]:
         """Into how many vectors of what size a token's keys are cut for coding; Hk and D here."""
         return shape.n_kv_heads, shape.head_dim
@@ -94,6 +101,9 @@ class Turned(Frame):
 
     def turned_back(self, x: Tensor, kind: Kind) -> Tensor:
         return product(x, self._back)
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        return self._forth, self._back
 
     def tensors(self) -> list[Tensor]:
         return [self._forth, self._back]

@@ -7,13 +7,14 @@ import math
 import torch
 from torch import Tensor
 
+from vcbench.engine.coded_cache import by_token, grown, half_bits, put_by_channel
 from vcbench.engine.coders import DirectionCoder, ScaleRule
 from vcbench.engine.frames import blocked, product
 from vcbench.engine.kernels import framed
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.kernels.tiles import level_table
 from vcbench.engine.packing import BYTE, HALF_MAX
-from vcbench.engine.quantised import QuantisedCache, by_token, grown, half_bits, put_by_channel
+from vcbench.engine.quantised import QuantisedCache
 
 SIGN_BITS = 1
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from vcbench.engine.kernels.codes import FLOAT8, SIGNED, TABLE, TABLE8, bits_of, code_rows
-from vcbench.engine.kernels.folding import folded_line, line_sum, scaled_line, unfolded_line
+from vcbench.engine.kernels.folding import fill_line, folded_line, line_sum, raise_line, scaled_line, unfolded_line
 from vcbench.engine.packing import pack
 
 Array = NDArray[Any]
@@ -102,3 +102,13 @@ def test_a_line_adds_up(count: int) -> None:
     x = draw(count)
 
     assert line_sum(x.ctypes.data, count) == pytest.approx(float(x.astype(np.float64).sum()), abs=1e-5)
+
+
+def test_lines_are_filled_and_raised_no_further_than_they_go() -> None:
+    x, before = draw(80), draw(80)
+    raise_line(x.ctypes.data, np.float32(0.5), 64)
+
+    np.testing.assert_array_equal(x, np.concatenate([before[:64] + np.float32(0.5), before[64:]]))
+    fill_line(x.ctypes.data, np.float32(-2), 32)
+    np.testing.assert_array_equal(x[:32], np.full(32, -2, np.float32))
+    np.testing.assert_array_equal(x[32:64], before[32:64] + np.float32(0.5))

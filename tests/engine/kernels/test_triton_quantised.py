@@ -13,7 +13,8 @@ from tests.engine.attention import attention, draw, shape_of
 from tests.engine.test_quantised import full_cache, per_channel, per_token
 from vcbench.engine.coders import Coder, DirectionCoder, FP8Coder
 from vcbench.engine.kernels.triton_quantised import SPLIT
-from vcbench.engine.quantised import QuantisedCache, Scheme
+from vcbench.engine.quantised import QuantisedCache
+from vcbench.engine.scheme import Scheme
 from vcbench.engine.stores import TensorStore
 
 pytestmark = pytest.mark.triton

@@ -1,7 +1,7 @@
 """Attention of a ragged batch over packed codes and exact tails, codes being read where they are multiplied.
 
-Where a group is a token, its step scales the score (keys) or the weight (values); where it is some tokens of a channel,
-the steps scale the query. No entry is ever decoded to memory.
+Entries may be stored turned by an orthogonal matrix: new entries and queries are then turned as they come in, and each
+head's result is turned back, all of it inside the one call that a layer takes anyway.
 """
 
 from __future__ import annotations
@@ -34,9 +34,19 @@ from vcbench.engine.kernels.attention import (
     owner,
     softmax_block,
 )
-from vcbench.engine.kernels.codes import bits_of, code_rows
-from vcbench.engine.kernels.folding import folded_line, line_sum, scaled_line, unfolded_line
-from vcbench.engine.kernels.simd import LANES, Float, fma_rows
+from vcbench.engine.kernels.code_blocks import (
+    KeyCoding,
+    ValueCoding,
+    add_exact_scores,
+    add_exact_values,
+    add_values,
+    scores_by_channel,
+    scores_by_token,
+)
+from vcbench.engine.kernels.folding import line_sum
+from vcbench.engine.kernels.linear import linear_alone
+from vcbench.engine.kernels.pages import write_rows
+from vcbench.engine.kernels.simd import Float
 from vcbench.engine.kernels.tasks import fetch_add
 
 FIRST_BLOCK, KEYS_DONE, VALUES_DONE = range(SPAN_FIELDS, SPAN_FIELDS + 3)
@@ -44,33 +54,6 @@ FIRST_BLOCK, KEYS_DONE, VALUES_DONE = range(SPAN_FIELDS, SPAN_FIELDS + 3)
 
 K_CODES, K_STEPS, K_MINIMA, V_CODES, V_STEPS, V_MINIMA, CODED_FIELDS = range(FIRST_BLOCK + 3, FIRST_BLOCK + 22, 3)
 """Address of the first layer's codes, followed by the bytes from layer to layer and from head to head."""
-
-
-class KeyCoding(NamedTuple):
-    """form: see `codes`. by_channel: groups are `group` tokens of a channel, a multiple of 16, else a token's head.
-
-    scaled, centred: whether groups have steps, and minima. unit: what a level of 1 stands for. levels: at least 16.
-    """
-
-    form: int
-    by_channel: bool
-    group: int
-    scaled: bool
-    centred: bool
-    unit: Any
-    levels: Any
-
-
-class ValueCoding(NamedTuple):
-    """As `KeyCoding`; groups are `group` channels of a token, a multiple of 16 or all of them, `groups` a token."""
-
-    form: int
-    group: int
-    groups: int
-    scaled: bool
-    centred: bool
-    unit: Any
-    levels: Any
 
 
 @numba.njit(nogil=True)
@@ -90,127 +73,43 @@ def head_place(spans: Any, s: int, codes: int, layer: int, head: int) -> Any:
 
 
 @numba.njit(nogil=True)
-def middle_of(form: int) -> Any:
-    """The code that stands for level 0 where levels count steps."""
-    return Float(1 << (bits_of(form) - 1))
+def turn(x: Any, matrix: Any, out: Any) -> None:
+    """out = each vector x[..., D] turned; matrix: [blocks, D, 64] as in `linear`."""
+    size = x.shape[x.ndim - 1]
+    linear_alone(x.reshape((-1, size)), matrix, np.empty(0, np.float32), out.reshape((-1, size)))
 
 
-@numba.njit(nogil=True)
-def scores_by_channel(
-    coding: Any, query: Any, codes: int, steps: int, minima: int, block: int, ready: int, folded: Any, scores: Any
-) -> None:
-    """scores[r, j] = query[r] . key j of the first `ready` tokens of a block. folded: scratch [groups * rows, D]."""
-    rows, depth = query.shape
-    inside = min(coding.group, BLOCK)
-    query_at, folded_at = query.ctypes.data, folded.ctypes.data
-    groups = (ready + inside - 1) // inside
-    for g in range(groups):
-        row = (block * BLOCK + g * inside) // coding.group
-        at = 2 * row * depth
-        for r in range(rows):
-            source, target = query_at + 4 * r * depth, folded_at + 4 * (g * rows + r) * depth
-            offset = Float(0)
-            if coding.centred:
-                offset = folded_line(1, source, steps + at, minima + at, middle_of(coding.form), depth, target)
-            else:
-                scaled_line(1, source, steps + at, depth, target)
-            for start in range(g * inside, (g + 1) * inside, LANES):
-                for j in range(LANES):
-                    scores[r, start + j] = offset
-    line = BLOCK * bits_of(coding.form) // 8
-    code_rows(
-        coding.form, rows, folded.ctypes.data, depth, rows * depth, inside, codes + block * depth * line, line,
-        coding.levels.ctypes.data, scores.ctypes.data, SCORE_STRIDE, depth, BLOCK,
-    )  # fmt: skip
-
-
-@numba.njit(nogil=True)
-def scores_by_token(
-    coding: Any, query: Any, totals: Any, codes: int, steps: int, minima: int, block: int, scores: Any
-) -> None:
-    """As `scores_by_channel`. query: [rows, D] in units; totals: [rows], the sum of each."""
-    rows, depth = query.shape
-    for r in range(rows):
-        for j in range(BLOCK):
-            scores[r, j] = Float(0)
-    line = BLOCK * bits_of(coding.form) // 8
-    code_rows(
-        coding.form, rows, query.ctypes.data, depth, 0, BLOCK, codes + block * depth * line, line,
-        coding.levels.ctypes.data, scores.ctypes.data, SCORE_STRIDE, depth, BLOCK,
-    )  # fmt: skip
-    at = 2 * block * BLOCK
-    for r in range(rows):
-        target = scores.ctypes.data + 4 * r * SCORE_STRIDE
-        if coding.centred:
-            unfolded_line(target, steps + at, minima + at, middle_of(coding.form), totals[r], BLOCK)
-        elif coding.scaled:
-            scaled_line(1, target, steps + at, BLOCK, target)
-
-
-@numba.njit(nogil=True)
-def add_values(coding: Any, weights: Any, rows: int, place: Any, block: int, ready: int, folded: Any, acc: Any) -> None:
-    """acc[r] += sum of weights[r, j] * value j over the first `ready` tokens. folded: scratch [groups * rows, 64]."""
-    (codes, steps, minima), width = place, acc.shape[1]
-    line = width * bits_of(coding.form) // 8
-    at = codes + block * BLOCK * line
-    levels, group = coding.levels.ctypes.data, coding.group if coding.groups > 1 else width
-    if not coding.scaled:
-        for r in range(rows):
-            for j in range(ready):
-                folded[r, j] = weights[r, j] * coding.unit
-        code_rows(
-            coding.form, rows, folded.ctypes.data, BLOCK, 0, group, at, line, levels, acc.ctypes.data, width, ready,
-            width,
-        )  # fmt: skip
+@numba.njit(nogil=True, cache=True)
+def write_turned(k: Any, v: Any, forth: Any, spans: Any, tables: Any, shift: int, head_bytes: int, width: int) -> None:
+    """`pages.write_rows` of k, v turned by `forth`, or as they are where that is empty."""
+    if forth.size == 0:
+        write_rows(k, v, spans, tables, shift, head_bytes, width)
         return
-    stride, first = coding.groups, 2 * block * BLOCK * coding.groups
-    weights_at, folded_at = weights.ctypes.data, folded.ctypes.data
-    for g in range(coding.groups):
-        for r in range(rows):
-            source, target = weights_at + 4 * r * weights.shape[1], folded_at + 4 * (g * rows + r) * BLOCK
-            if not coding.centred:
-                scaled_line(stride, source, steps + first + 2 * g, ready, target)
-                continue
-            offset = folded_line(
-                stride, source, steps + first + 2 * g, minima + first + 2 * g, middle_of(coding.form), ready, target
-            )
-            for start in range(g * group, (g + 1) * group, LANES):
-                for d in range(LANES):
-                    acc[r, start + d] += offset
-    code_rows(
-        coding.form, rows, folded.ctypes.data, BLOCK, rows * BLOCK, group, at, line, levels, acc.ctypes.data, width,
-        ready, width,
-    )  # fmt: skip
+    turned_k, turned_v = np.empty_like(k), np.empty_like(v)
+    turn(k, forth, turned_k)
+    turn(v, forth, turned_v)
+    write_rows(turned_k, turned_v, spans, tables, shift, head_bytes, width)
 
 
 @numba.njit(nogil=True)
-def add_exact_values(
-    weights: Any, rows: int, group: int, values: int, skipped: int, visible_first: int, acc: Any
-) -> None:
-    """acc[r] += the weighted values of a page from entry `skipped` on; row r sees visible_first + r // group of it."""
-    at, stride, target = weights.ctypes.data + 4 * skipped, 4 * weights.shape[1], acc.ctypes.data
-    width = acc.shape[1]
-    start = values + 4 * width * skipped
-    if visible_first >= BLOCK:
-        fma_rows(rows, at, weights.shape[1], start, target, width, BLOCK - skipped, width)
-        return
-    for r in range(0, rows, group):
-        visible = min(BLOCK, visible_first + r // group) - skipped
-        if visible > 0:
-            fma_rows(group, at + r * stride, weights.shape[1], start, target + 4 * r * width, width, visible, width)
+def turned_queries(q: Any, spans: Any, forth: Any) -> Any:
+    """q: [n, H, D] with the rows of these spans turned; q itself where `forth` is empty."""
+    if forth.size == 0:
+        return q
+    turned = np.empty_like(q)
+    for s in range(spans.shape[0]):
+        first, last = spans[s, ROW], spans[s, ROW] + spans[s, TOKENS]
+        turn(q[first:last], forth, turned[first:last])
+    return turned
 
 
 @numba.njit(nogil=True)
-def add_exact_scores(query: Any, keys: int, ready: int, scratch: Any, scores: Any) -> None:
-    """scores[r, j] = query[r] . key j of a page, from entry `ready` on. scratch: as scores."""
-    rows, depth = query.shape
-    for r in range(rows):
-        for j in range(BLOCK):
-            scratch[r, j] = Float(0)
-    fma_rows(rows, query.ctypes.data, depth, keys, scratch.ctypes.data, SCORE_STRIDE, depth, BLOCK)
-    for r in range(rows):
-        for j in range(ready, BLOCK):
-            scores[r, j] = scratch[r, j]
+def turn_back(spans: Any, s: int, head: int, back: Any, out: Any) -> None:
+    """Turns a span's results of one head back in place; nothing where `back` is empty."""
+    if back.size:
+        for row in range(spans[s, ROW], spans[s, ROW] + spans[s, TOKENS]):
+            result = out[row, spans[s, HEAD] + head]
+            turn(result.copy(), back, result)
 
 
 class Scratch(NamedTuple):
@@ -316,14 +215,18 @@ def attend_coded_chunk(
 
 @numba.njit(parallel=True, nogil=True, cache=True)
 def attend_codes(
-    workers: int, q: Any, spans: Any, tables: Any, layer: int, shift: int, head_bytes: int, keys: Any, values: Any,
-    width: int, out: Any,
+    workers: int, q: Any, spans: Any, tables: Any, layer: int, shift: int, head_bytes: int, key_coding: Any,
+    value_coding: Any, forth: Any, back: Any, width: int, out: Any,
 ) -> None:  # fmt: skip
     """Attention of a ragged batch over one layer of codes and exact tails, by `workers` threads.
 
     q, tables, shift, head_bytes, out: as in `attention.attend_pages`; spans: [S, CODED_FIELDS], of whole layers; a
-    span's rows see all tokens that are codes. keys: KeyCoding; values: ValueCoding.
+    span's rows see all tokens that are codes. key_coding, value_coding: the fields of a KeyCoding and of a ValueCoding
+    as plain tuples, which take a tenth of the time to hand over. forth, back: [blocks, D, 64], what queries are turned
+    by and results turned back by, or empty.
     """
+    keys, values = KeyCoding(*key_coding), ValueCoding(*value_coding)
+    queries = turned_queries(q, spans, forth)
     count, group = spans.shape[0], out.shape[2]
     task_at = np.zeros(count + 1, np.int64)
     part_at = np.zeros(count + 1, np.int64)
@@ -347,8 +250,9 @@ def attend_codes(
             head, rows = mine // chunks, spans[s, TOKENS] * group
             parts = slice(part_at[s] + mine * rows, part_at[s] + (mine + 1) * rows)
             attend_coded_chunk(
-                q, spans, s, head, mine % chunks, group, tables, layer, shift + head * head_bytes, keys, values,
+                queries, spans, s, head, mine % chunks, group, tables, layer, shift + head * head_bytes, keys, values,
                 scratch, part_max[parts], part_sum[parts], part_acc[parts],
             )  # fmt: skip
             if fetch_add(left[head_at[s] + head :].ctypes.data, -1) == 1:
                 combine_head(spans, s, head, part_at[s], part_max, part_sum, part_acc, out)
+                turn_back(spans, s, head, back, out)

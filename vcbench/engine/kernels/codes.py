@@ -30,6 +30,9 @@ SHORT_LINE = 64
 TABLE = 16
 """Entries of a table that a register holds: shorter ones repeat."""
 
+_FETCH_DATA_TO_READ = (0, 3, 1)
+"""Of `llvm.prefetch`: to read, into the nearest cache, data."""
+
 _FEATURES = llvm.get_host_cpu_features()
 _PERMUTE = next((name for name in ("avx512f", "avx2") if _FEATURES.get(name, False)), "")
 
@@ -190,7 +193,16 @@ class CodeTileEmitter(TileEmitter):
 
     def line(self, k: Any, columns: list[Any]) -> list[Any]:
         line = self.builder.add(self.b, self.builder.mul(k, self.pitch))
+        self.fetch_ahead(line)
         return [self.decoder.numbers(line, vector) for vector in range(len(columns))]
+
+    def fetch_ahead(self, line: Any) -> None:
+        """Asks for the line of the block that follows in memory, which is met next and comes from far away."""
+        build = self.builder
+        pointer = build.inttoptr(build.add(line, build.mul(self.depth, self.pitch)), _I8.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+        fetch = build.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+        build.call(fetch, [pointer, *(ir.Constant(_I32, flag) for flag in _FETCH_DATA_TO_READ)])
 
     def short_or_any(self) -> None:
         """Every column of lines of `SHORT_LINE` codes, which all keys have, or of any others."""

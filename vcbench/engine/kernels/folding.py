@@ -162,6 +162,28 @@ def _sum(typing_context: Any, x: Any, count: Any) -> Any:
     return types.float32(types.int64, types.int64), codegen
 
 
+@intrinsic(prefer_literal=True)
+def _put(typing_context: Any, added: Any, x: Any, number: Any, count: Any) -> Any:
+    if not isinstance(added, types.IntegerLiteral):
+        return None
+    to_what_is_there = added.literal_value
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        _, target, number, many = args
+        emit = _LineEmitter(builder, 1)
+        numbers = emit.splat(number)
+
+        def body(index: Any, total: Any) -> Any:
+            value = builder.fadd(emit.numbers(target, index), numbers) if to_what_is_there else numbers
+            builder.store(value, emit.pointer(target, index), align=4)
+            return total
+
+        emit.each(many, body)
+        return context.get_dummy_value()
+
+    return types.void(added, types.int64, types.float32, types.int64), codegen
+
+
 @intrinsic
 def load_half(typing_context: Any, address: Any) -> Any:
     """The float16 at an address, as float32."""
@@ -221,3 +243,15 @@ def folded_line(stride: int, x: int, steps: int, minima: int, low: float, count:
 def unfolded_line(x: int, steps: int, minima: int, low: float, total: float, count: int) -> None:
     """x[i] = x[i] * steps[i] + total * (minima[i] + low * steps[i]), in place; `count` a multiple of 16."""
     _unfold(x, steps, minima, low, total, count)
+
+
+@numba.njit(nogil=True)
+def fill_line(x: int, number: float, count: int) -> None:
+    """x[i] = number; `count` a multiple of 16."""
+    _put(0, x, number, count)
+
+
+@numba.njit(nogil=True)
+def raise_line(x: int, number: float, count: int) -> None:
+    """x[i] += number; `count` a multiple of 16."""
+    _put(1, x, number, count)
