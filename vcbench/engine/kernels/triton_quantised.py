@@ -10,7 +10,6 @@ Checked against the CPU kernels in Triton's interpreter (TRITON_INTERPRET=1), wh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -101,7 +100,7 @@ def _joined(parts: Tensor, peaks: Tensor, totals: Tensor) -> Tensor:
 
 
 @triton.jit
-def _code(base: Any, index: Any, mask: Any, BITS: tl.constexpr, BYTES: tl.constexpr) -> Any:
+def _code(base, index, mask, BITS: tl.constexpr, BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
     """Code `index` of the packed line at `base`; see `quantised.py` for the layout."""
     if BITS == 3:
         low_bytes: tl.constexpr = BYTES // 3 * 2
@@ -116,9 +115,7 @@ def _code(base: Any, index: Any, mask: Any, BITS: tl.constexpr, BYTES: tl.conste
 
 
 @triton.jit
-def _meaning(
-    code: Any, steps: Any, minima: Any, levels: Any, at: Any, mask: Any, BITS: tl.constexpr, RULE: tl.constexpr
-) -> Any:
+def _meaning(code, steps, minima, levels, at, mask, BITS: tl.constexpr, RULE: tl.constexpr):  # type: ignore[no-untyped-def]
     """What a code stands for under one of the rules above; `at`: the place of its group's step."""
     if RULE == 0:
         value = tl.load(levels + code, mask=mask, other=0.0)
