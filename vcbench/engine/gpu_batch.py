@@ -21,6 +21,9 @@ from vcbench.engine.kernels.triton_parts import Launch, split_tokens, write_rows
 from vcbench.engine.ragged import RaggedCache
 from vcbench.engine.stores import ExactStore, KVShape, Spans, TensorStore
 
+ALIGNMENT = 16
+"""Bytes that one thread loads at once at most."""
+
 
 class TensorBatch(Joined):
     """Caches whose new tokens go to exact tails; valid while none of them commits or grows."""
@@ -95,12 +98,17 @@ def put_tail(line: Spans, store: ExactStore, entries: int, start: int) -> None:
     store.reserve(entries)
     keys, values = store.tensors()
     line[..., fields.TAIL_START.value] = start
-    put_tensor(line, fields.VALUES.value, values)
-    put_tensor(line, fields.KEYS.value, keys, strided=False)
+    put_tensor(line, fields.VALUES.value, values, aligned=True)
+    put_tensor(line, fields.KEYS.value, keys, strided=False, aligned=True)
 
 
-def put_tensor(line: Spans, field: int, x: Tensor, *, strided: bool = True) -> None:
-    """Addresses of x: [L, heads, ...] in each layer, and the elements from head to head in the field that follows."""
+def put_tensor(line: Spans, field: int, x: Tensor, *, strided: bool = True, aligned: bool = False) -> None:
+    """Addresses of x: [L, heads, ...] in each layer, and the elements from head to head in the field that follows.
+
+    aligned: the kernel takes each head to begin at a multiple of 16 bytes.
+    """
+    if aligned and (x.data_ptr() % ALIGNMENT or any(x.stride(i) * x.element_size() % ALIGNMENT for i in (0, 1))):
+        raise ValueError(f"a tensor of strides {x.stride()} at {x.data_ptr():#x} is not aligned to {ALIGNMENT} bytes")
     if x.numel():
         line[..., field] = (x.data_ptr() + np.arange(len(x)) * x.stride(0) * x.element_size())[:, None]
     if strided:

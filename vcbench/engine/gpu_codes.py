@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from vcbench.engine.cache import Joined, KVCache
@@ -111,9 +112,9 @@ def code_spans(parts: Sequence[tuple[QuantisedCache, int]], own: int = kernel.OW
             (kernel.K_CODES, cache.k_codes), (kernel.K_STEPS, cache.k_steps), (kernel.K_MINIMA, cache.k_minima),
             (kernel.V_CODES, cache.v_codes), (kernel.V_STEPS, cache.v_steps), (kernel.V_MINIMA, cache.v_minima),
         ):  # fmt: skip
-            put_tensor(line, field.value, tensor)
+            put_tensor(line, field.value, tensor, aligned=tensor.dtype == torch.uint8)
         if isinstance(cache, SketchedCache):
-            put_tensor(line, kernel.K_SIGNS.value, cache.k_signs)
+            put_tensor(line, kernel.K_SIGNS.value, cache.k_signs, aligned=True)
             put_tensor(line, kernel.K_NORMS.value, cache.k_norms)
         for layer in range(cache.shape.n_layers if len(cache.exact) else 0):
             positions, k, v = cache.exact.of_layer(layer)

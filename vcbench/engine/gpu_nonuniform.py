@@ -48,8 +48,9 @@ def nonuniform_spans(parts: Sequence[tuple[NonuniformCache, int]]) -> Spans:
         line[..., kernel.FIRST.value] = cache.first_keys.shape[2]
         for field, table in zip((kernel.COS, kernel.SIN), cache.rotary(), strict=True):
             line[..., field.value] = table.data_ptr()
+        put_tensor(line, kernel.K_CODES.value, cache.k_codes, aligned=True)
+        put_tensor(line, kernel.V_CODES.value, cache.v_codes, aligned=True)
         for field, tensor in (
-            (kernel.K_CODES, cache.k_codes), (kernel.V_CODES, cache.v_codes),
             (kernel.FIRST_KEYS, cache.first_keys), (kernel.FIRST_VALUES, cache.first_values),
         ):  # fmt: skip
             put_tensor(line, field.value, tensor)

@@ -24,6 +24,7 @@ from vcbench.engine.kernels.triton_parts import (
     VISIBLE,
     Launch,
     address,
+    aligned,
     codes,
     count,
     head_of,
@@ -151,7 +152,7 @@ def coded_values(  # type: ignore[no-untyped-def]
     """A tile [tokens, channels] of what value codes stand for, 0 where there are none; COLUMNS: groups of a token."""
     token = start + ahead
     readable = coded[:, None] & deep[None, :]
-    line = head_of(span, head, V_CODES, tl.uint8) + token * BYTES
+    line = aligned(head_of(span, head, V_CODES, tl.uint8)) + token * BYTES
     code = codes(line[:, None], channel[None, :], readable, BITS, BYTES)
     steps, minima = head_of(span, head, V_STEPS, tl.float16), head_of(span, head, V_MINIMA, tl.float16)
     if COLUMNS == 1:
@@ -183,10 +184,11 @@ def _attend(  # type: ignore[no-untyped-def]
     first, stop, end = split_of(span, head, tile, GROUP, 1, ROWS)
     keys_done, values_done = count(span, KEYS_DONE), count(span, VALUES_DONE)
     tail_start, shift = count(span, TAIL_START), head * tl.load(span + HEAD_STRIDE)
-    tail_keys, tail_values = address(span, KEYS, operand) + shift, address(span, VALUES, operand) + shift
+    tail_keys = aligned(address(span, KEYS, operand) + shift)
+    tail_values = aligned(address(span, VALUES, operand) + shift)
     shift = head * count(span, EXACT) * DEPTH
     exact_keys, exact_values = address(span, EXACT_KEYS, operand) + shift, address(span, EXACT_VALUES, operand) + shift
-    key_codes = head_of(span, head, K_CODES, tl.uint8)
+    key_codes = aligned(head_of(span, head, K_CODES, tl.uint8))
     key_steps, key_minima = head_of(span, head, K_STEPS, tl.float16), head_of(span, head, K_MINIMA, tl.float16)
     highest = tl.full((ROWS,), -3.0e38, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
@@ -215,7 +217,8 @@ def _attend(  # type: ignore[no-untyped-def]
         )
         scores = tl.dot(query, key.to(operand), input_precision="ieee")
         if SKETCHED:
-            line = head_of(span, head, K_SIGNS, tl.uint8) + ((start // BLOCK).to(tl.int64) * DEPTH + channel) * 8
+            line = ((start // BLOCK).to(tl.int64) * DEPTH + channel) * 8
+            line = aligned(head_of(span, head, K_SIGNS, tl.uint8)) + line
             sign = codes(line[:, None], (start % BLOCK + ahead)[None, :], readable, 1, 8) * 2 - 1
             sign = tl.where(readable, sign, 0).to(operand)
             norm = tl.load(head_of(span, head, K_NORMS, tl.float16) + position, mask=coded, other=0.0).to(tl.float32)

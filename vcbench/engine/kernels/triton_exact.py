@@ -17,6 +17,7 @@ from vcbench.engine.kernels.triton_parts import (
     VISIBLE,
     Launch,
     address,
+    aligned,
     count,
     keep_part,
     padded,
@@ -56,7 +57,8 @@ def _attend(  # type: ignore[no-untyped-def]
     limit = count(span, VISIBLE) + row // GROUP
     first, stop, end = split_of(span, head, tile, GROUP, 1, ROWS)
     shift = head * tl.load(span + HEAD_STRIDE)
-    keys, values = address(span, KEYS, operand) + shift, address(span, VALUES, operand) + shift
+    keys = aligned(address(span, KEYS, operand) + shift)
+    values = aligned(address(span, VALUES, operand) + shift)
     highest = tl.full((ROWS,), -3.0e38, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, WIDE), tl.float32)

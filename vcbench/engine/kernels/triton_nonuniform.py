@@ -23,6 +23,7 @@ from vcbench.engine.kernels.triton_parts import (
     VISIBLE,
     Launch,
     address,
+    aligned,
     codes,
     count,
     head_of,
@@ -100,7 +101,7 @@ def key_half(  # type: ignore[no-untyped-def]
     OUTLIERS: tl.constexpr,
 ):  # fmt: skip
     """Some channels of a block's keys before their rotary embedding: [channels, tokens], float32."""
-    line = head_of(span, head, K_CODES, tl.uint8) + (block.to(tl.int64) * DEPTH + channel) * BYTES
+    line = aligned(head_of(span, head, K_CODES, tl.uint8)) + (block.to(tl.int64) * DEPTH + channel) * BYTES
     code = codes(line[:, None], ahead[None, :], deep[:, None], BITS, BYTES)
     step = tl.load(head_of(span, head, K_RANGES, tl.float16) + channel, mask=deep, other=0.0).to(tl.float32)
     offset = tl.load(head_of(span, head, K_OFFSETS, tl.float16) + channel, mask=deep, other=0.0).to(tl.float32)
@@ -140,9 +141,10 @@ def _attend(  # type: ignore[no-untyped-def]
     first, stop, end = split_of(span, head, tile, GROUP, 1, ROWS)
     done, early_tokens, heads = count(span, DONE), count(span, FIRST), count(span, HEADS)
     tail_start, shift = count(span, TAIL_START), head * tl.load(span + HEAD_STRIDE)
-    tail_keys, tail_values = address(span, KEYS, operand) + shift, address(span, VALUES, operand) + shift
+    tail_keys = aligned(address(span, KEYS, operand) + shift)
+    tail_values = aligned(address(span, VALUES, operand) + shift)
     first_keys, first_values = head_of(span, head, FIRST_KEYS, operand), head_of(span, head, FIRST_VALUES, operand)
-    value_codes = head_of(span, head, V_CODES, tl.uint8)
+    value_codes = aligned(head_of(span, head, V_CODES, tl.uint8))
     value_offsets, value_ranges = address(span, V_OFFSETS, tl.float16), address(span, V_RANGES, tl.float16)
     highest = tl.full((ROWS,), -3.0e38, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
@@ -166,8 +168,8 @@ def _attend(  # type: ignore[no-untyped-def]
         )
         at = position[None, :] * (DEPTH // 2) + low[:, None]
         turned = coded[None, :] & half[:, None]
-        cos = tl.load(address(span, COS, tl.float32) + at, mask=turned, other=0.0)
-        sin = tl.load(address(span, SIN, tl.float32) + at, mask=turned, other=0.0)
+        cos = tl.load(aligned(address(span, COS, tl.float32)) + at, mask=turned, other=0.0)
+        sin = tl.load(aligned(address(span, SIN, tl.float32)) + at, mask=turned, other=0.0)
         key = tl.where(turned, a * cos - b * sin, 0.0)
         key += tl.trans(exact_half(tail_keys, first_keys, position, stored, early, tail_start, low, half, DEPTH))
         scores = tl.dot(query_low, key.to(operand), input_precision="ieee")

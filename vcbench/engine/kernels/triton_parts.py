@@ -113,6 +113,12 @@ def address(span, FIELD: tl.constexpr, TYPE: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit
+def aligned(pointer):  # type: ignore[no-untyped-def]
+    """A pointer of which `gpu_batch.put_tensor` has made sure that it is a multiple of 16 bytes: loads may be wide."""
+    return tl.multiple_of(pointer, 16)
+
+
+@triton.jit
 def head_of(span, head, FIELD: tl.constexpr, TYPE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Where one head's elements begin: FIELD is their address, FIELD + 1 the elements from head to head."""
     return address(span, FIELD, TYPE) + head * tl.load(span + FIELD + 1)

@@ -39,6 +39,7 @@ from vcbench.engine.kernels.triton_parts import (
     VISIBLE,
     Launch,
     address,
+    aligned,
     codes,
     count,
     keep_part,
@@ -76,7 +77,7 @@ def attend_rotated(launch: Launch, q: Tensor, hadamard: Tensor, keys: Coding, va
         DEPTH=depth, GROUP=launch.group, TOGETHER=launch.together, ROWS=ROWS, TILE=TOKEN_TILE, BLOCK=BLOCK,
         KEY_BITS=keys.bits, KEY_BYTES=keys.line_bytes, VECTOR=keys.group, VALUE_BITS=values.bits,
         VALUE_BYTES=values.line_bytes, VALUE_GROUP=values.group, VALUE_RULE=values.rule, HAS_EXACT=exact,
-        num_warps=4, num_stages=1,
+        num_warps=8, num_stages=1,
     )  # fmt: skip
     return launch.joined(parts, q)
 
@@ -89,9 +90,9 @@ def coded_half(  # type: ignore[no-untyped-def]
     """What some transformed channels' codes stand for: [channels, tokens] float32, 0 where there are none."""
     origin = tl.load(address(span, ORIGIN, tl.int32) + transformed)
     vector, line = (origin // VECTOR).to(tl.int64), origin % VECTOR
-    bytes_at = vector * tl.load(span + K_CODES + 1) + line * BYTES
+    bytes_at = vector * tl.multiple_of(tl.load(span + K_CODES + 1), 16) + line * BYTES
     block = (position // BLOCK).to(tl.int64) * (VECTOR * BYTES)
-    lines = address(span, K_CODES, tl.uint8) + bytes_at[:, None] + block[None, :]
+    lines = aligned(address(span, K_CODES, tl.uint8)) + bytes_at[:, None] + block[None, :]
     code = codes(lines, (position % BLOCK)[None, :], coded[None, :], BITS, BYTES)
     at = (vector * tl.load(span + K_STEPS + 1))[:, None] + position[None, :]
     step = tl.load(address(span, K_STEPS, tl.float16) + at, mask=coded[None, :], other=0.0).to(tl.float32)
@@ -144,10 +145,10 @@ def _attend(  # type: ignore[no-untyped-def]
 
         coded = (position < keys_done) & (number == 0)
         at = position[None, :] * HALF + low[:, None]
-        cos = tl.load(address(span, COS, tl.float32) + at, mask=coded[None, :], other=0.0) * norm
-        sin = tl.load(address(span, SIN, tl.float32) + at, mask=coded[None, :], other=0.0) * norm
+        cos = tl.load(aligned(address(span, COS, tl.float32)) + at, mask=coded[None, :], other=0.0) * norm
+        sin = tl.load(aligned(address(span, SIN, tl.float32)) + at, mask=coded[None, :], other=0.0) * norm
         scores = tl.zeros((ROWS, TILE), tl.float32)
-        for g in tl.static_range(TOGETHER):
+        for g in range(TOGETHER):
             from_channel = (group * TOGETHER + g) * DEPTH + low
             a = coded_half(span, from_channel, position, coded, BLOCK, KEY_BITS, KEY_BYTES, VECTOR)
             b = coded_half(span, from_channel + HALF, position, coded, BLOCK, KEY_BITS, KEY_BYTES, VECTOR)
@@ -159,9 +160,9 @@ def _attend(  # type: ignore[no-untyped-def]
             key = (plain_high * cos + plain_low * sin).to(operand)
             scores += tl.dot(query_high * sign, key, input_precision="ieee")
         stored = (position >= keys_done) & (position < end) & (number == 0)
-        for h in tl.static_range(TOGETHER):
+        for h in range(TOGETHER):
             head = group * TOGETHER + h
-            tail = address(span, KEYS, operand) + head * tail_stride
+            tail = aligned(address(span, KEYS, operand) + head * tail_stride)
             exact = address(span, EXACT_KEYS, operand) + head * exact_stride
             key = exact_entries(tail, exact, number, position, stored, tail_start, low, half, DEPTH, HAS_EXACT)
             met = tl.dot(query_low, tl.trans(key).to(operand), input_precision="ieee")
@@ -173,13 +174,13 @@ def _attend(  # type: ignore[no-untyped-def]
         mixed = mixed * shrink[:, None]
         coded = (position < values_done) & (number == 0)
         stored = (position >= values_done) & (position < end) & (number == 0)
-        for h in tl.static_range(TOGETHER):
+        for h in range(TOGETHER):
             head = group * TOGETHER + h
             value = coded_values(
                 span, head, value_levels, start, ahead, channel, deep, coded, VALUE_BITS, VALUE_BYTES, VALUE_GROUP,
                 VALUE_RULE, DEPTH // VALUE_GROUP,
             )  # fmt: skip
-            tail = address(span, VALUES, operand) + head * tail_stride
+            tail = aligned(address(span, VALUES, operand) + head * tail_stride)
             exact = address(span, EXACT_VALUES, operand) + head * exact_stride
             value += exact_entries(tail, exact, number, position, stored, tail_start, channel, deep, DEPTH, HAS_EXACT)
             own = tl.where((row_head == h)[:, None], weights, 0.0).to(operand)
