@@ -216,6 +216,7 @@ def _join(  # type: ignore[no-untyped-def]
     query_head = (count(span, FIRST_HEAD) + head * TOGETHER) * GROUP + part_head
     at = (tl.load(span + FIRST_ROW) + token) * row_stride + query_head * DEPTH
     here = (token < tokens_of(span, head, TOGETHER))[:, None] & deep[None, :]
+    total = tl.where(total == 0, 1.0, total)
     tl.store(out + at[:, None] + channel[None, :], mixed / total[:, None], mask=here)
 
 
