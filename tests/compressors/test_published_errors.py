@@ -16,8 +16,9 @@ from vcbench.engine.cache import FullCache
 from vcbench.engine.nonuniform import Codebooks
 from vcbench.engine.nonuniform_cache import NonuniformCache
 from vcbench.engine.packing import pack, unpack
-from vcbench.engine.quantised import QuantisedCache, Scheme
+from vcbench.engine.quantised import QuantisedCache
 from vcbench.engine.rope import RopeTable
+from vcbench.engine.scheme import Scheme
 from vcbench.models.architecture import Rope
 
 SIZE, TOKENS, SEEDS = 128, 1024, 8

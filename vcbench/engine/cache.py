@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from vcbench.engine.gpu import on_gpu
 from vcbench.engine.query_log import QueryLog
 from vcbench.engine.stores import ExactStore, KVShape, PageBatch, PagedStore, PageRows, make_store
 
@@ -97,6 +98,10 @@ class PagedCache(KVCache):
         """The next `count` tokens' rows over this cache's pages, room made for them; None if it has none."""
 
     def join(self, parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
+        if on_gpu(self.shape.device):
+            from vcbench.engine.gpu_batch import join_exact
+
+            return join_exact(parts)
         requests = [cache.page_rows(rows) if isinstance(cache, PagedCache) else None for cache, rows in parts]
         ready = [request for request in requests if request is not None]
         if len(ready) < len(parts) or len({request.layers is None for request in ready}) > 1:

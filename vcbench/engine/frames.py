@@ -148,6 +148,11 @@ class GroupedHeads(Frame):
         cos, sin = self._rope.by_block(positions)
         return Decoding(order=self._origin[layer], together=self.together, cos=cos, sin=sin)
 
+    def on_reading(self, layer: int, positions: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What `stored` needs on a GPU: the coded channel of each transformed one, and rotary tables by position."""
+        self._rope.reserve(positions)
+        return self._origin[layer], self._rope.cos, self._rope.sin
+
     def tensors(self) -> list[Tensor]:
         return [self._order, self._origin]
 

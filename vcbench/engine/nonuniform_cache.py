@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numba
@@ -9,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vcbench.engine.cache import FullCache, KVCache
+from vcbench.engine.cache import FullCache, Joined, KVCache
+from vcbench.engine.gpu import on_gpu
 from vcbench.engine.kernels import nonuniform as kernel
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.kernels.simd import LANES
@@ -143,7 +145,22 @@ class NonuniformCache(KVCache):
             marks = marked.unflatten(1, (heads, size)).unflatten(0, (-1, BLOCK)).transpose(1, 2).flatten(2)
             self.v_outliers.append(layer, tiles, marks)
 
+    def join(self, parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
+        if not on_gpu(self.shape.device):
+            return None
+        from vcbench.engine.gpu_nonuniform import join_nonuniform
+
+        return join_nonuniform(parts)
+
+    def rotary(self) -> tuple[Tensor, Tensor]:
+        """The tables [P, D / 2] by which coded keys are turned, as far as there are any."""
+        self._rope.reserve(self.done)
+        return self._rope.cos, self._rope.sin
+
     def attend(self, layer: int, q: Tensor) -> Tensor:
+        joined = self.join([(self, q.shape[0])])
+        if joined is not None:
+            return joined.attend(layer, q)
         if isinstance(self.tail, PagedStore):
             return self._attend_pages(self.tail, layer, q)
         last = self.tokens + q.shape[0]

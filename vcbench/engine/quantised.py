@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 
 import numba
@@ -15,6 +14,7 @@ from vcbench.engine.coded_cache import CodedCache
 from vcbench.engine.coders import Coder
 from vcbench.engine.exact_tokens import ExactTokens
 from vcbench.engine.frames import Frame
+from vcbench.engine.gpu import on_gpu
 from vcbench.engine.kernels import framed
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.scheme import Scheme
@@ -117,6 +117,10 @@ class QuantisedCache(CodedCache):
         return self.tokens - self.tail_start
 
     def join(self, parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
+        if on_gpu(self.shape.device):
+            from vcbench.engine.gpu_codes import join_codes
+
+            return join_codes(parts)
         alike = [(cache, rows) for cache, rows in parts if isinstance(cache, QuantisedCache) and cache._reads_as(self)]
         if len(alike) < len(parts):
             return None
@@ -140,8 +144,6 @@ class QuantisedCache(CodedCache):
     def _attend_turned(self, layer: int, q: Tensor) -> Tensor:
         if isinstance(self.tail, PagedStore):
             return self._attend_pages(self.tail, layer, q)
-        if on_gpu(self.shape.device) and self._codes_alone(layer):
-            return self._attend_on_gpu(layer, q)
         last = self.tokens + q.shape[0]
         return attend_chunks(
             q, self.shape, self.tokens + 1, -(-last // TensorStore.CHUNK),
@@ -151,25 +153,6 @@ class QuantisedCache(CodedCache):
     def _codes_alone(self, layer: int) -> bool:
         """Whether a layer is codes and a tail, which have kernels of their own; all else is read in another way."""
         return self.frame.decoding(layer, self.tokens).plain and not len(self.exact)
-
-    def _attend_on_gpu(self, layer: int, q: Tensor) -> Tensor:
-        from vcbench.engine.kernels.triton_quantised import Side, attend_codes
-
-        assert isinstance(self.tail, TensorStore)
-        s = self.scheme
-        keys = Side(
-            codes=self.k_codes[layer], steps=self.k_steps[layer], minima=self.k_minima[layer],
-            levels=self.coder.levels("keys"), bits=s.key_bits, group=s.key_group, symmetric=s.symmetric,
-            done=self.keys_done,
-        )  # fmt: skip
-        values = Side(
-            codes=self.v_codes[layer], steps=self.v_steps[layer], minima=self.v_minima[layer],
-            levels=self.coder.levels("values"), bits=s.value_bits, group=s.value_group, symmetric=s.symmetric,
-            done=self.values_done,
-        )  # fmt: skip
-        by_channel = s.key_axis == "channel"
-        tail = self.tail.entries(layer)
-        return attend_codes(q, keys, values, by_channel, tail, self.tail_start, self.tokens + 1)
 
     def _attend_pages(self, tail: PagedStore, layer: int, q: Tensor) -> Tensor:
         n, heads = q.shape[0], self.shape.n_kv_heads
@@ -217,8 +200,3 @@ class QuantisedCache(CodedCache):
     def nbytes(self) -> dict[str, int]:
         exact = sum(tensor.nbytes for tensor in self.exact.tensors())
         return {**self.code_bytes(), "exact": exact, "tail": self.tail.nbytes()}
-
-
-def on_gpu(device: torch.device) -> bool:
-    """Whether the Triton form of the kernels is used; torch brings Triton along wherever it brings CUDA on Linux."""
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
