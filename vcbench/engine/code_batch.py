@@ -34,18 +34,7 @@ class CodeBatch:
         self._shape, self._width, self._frame = first.shape, first.width, first.frame
         self._tails = PageBatch(first.shape, [tail_of(cache).rows(cache.tail_entry(), n) for cache, n in parts])
         self._pieces = pieces_of(first.shape, coded_spans(parts, self._tails.spans))
-        s, heads = first.scheme, first.v_steps.shape[3]
-        key_form, key_unit, key_levels = form_of(first, "keys")
-        value_form, value_unit, value_levels = form_of(first, "values")
-        scaled = first.coder.scaled
-        self._keys = kernel.KeyCoding(
-            form=key_form, by_channel=s.key_axis == "channel", group=s.key_group, scaled=scaled,
-            centred=not s.symmetric, unit=np.float32(key_unit), levels=key_levels,
-        )  # fmt: skip
-        self._values = kernel.ValueCoding(
-            form=value_form, group=s.value_group, groups=max(1, heads), scaled=scaled, centred=not s.symmetric,
-            unit=np.float32(value_unit), levels=value_levels,
-        )  # fmt: skip
+        self._keys, self._values = key_coding(first), value_coding(first)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Stores k, v: [n, Hk, D] in the exact tails."""
@@ -93,6 +82,26 @@ def coded_spans(parts: Sequence[tuple[QuantisedCache, int]], tails: Spans) -> Sp
             size = tensor.element_size()
             span[field : field + 3] = tensor.data_ptr(), size * tensor.stride(0), size * tensor.stride(1)
     return spans
+
+
+def key_coding(cache: QuantisedCache) -> kernel.KeyCoding:
+    """How a cache's keys are coded, for the kernel."""
+    s = cache.scheme
+    form, unit, levels = form_of(cache, "keys")
+    return kernel.KeyCoding(
+        form=form, by_channel=s.key_axis == "channel", group=s.key_group, scaled=cache.coder.scaled,
+        centred=not s.symmetric, unit=np.float32(unit), levels=levels,
+    )  # fmt: skip
+
+
+def value_coding(cache: QuantisedCache) -> kernel.ValueCoding:
+    """How a cache's values are coded, for the kernel."""
+    s = cache.scheme
+    form, unit, levels = form_of(cache, "values")
+    return kernel.ValueCoding(
+        form=form, group=s.value_group, groups=max(1, cache.v_steps.shape[3]), scaled=cache.coder.scaled,
+        centred=not s.symmetric, unit=np.float32(unit), levels=levels,
+    )  # fmt: skip
 
 
 def form_of(cache: QuantisedCache, kind: Kind) -> tuple[int, float, Spans]:
