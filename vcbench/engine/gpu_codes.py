@@ -96,7 +96,7 @@ def rotated_spans(parts: Sequence[tuple[QuantisedCache, int]]) -> Spans:
         for layer in range(cache.shape.n_layers):
             spans[layer, index, triton_rotated.ORIGIN.value] = cache.frame.origin[layer].data_ptr()
         for field, x in zip(
-            (triton_rotated.COS, triton_rotated.SIN), cache.frame.rope.by_position(cache.tokens), strict=True
+            (triton_rotated.COS, triton_rotated.SIN), cache.frame.rope.blocks.by_position(cache.tokens), strict=True
         ):
             spans[:, index, field.value] = x.data_ptr()
     return spans

@@ -49,7 +49,7 @@ def nonuniform_spans(parts: Sequence[tuple[NonuniformCache, int]]) -> Spans:
             line[..., field.value] = cache.first.addresses()[:, x, None]
         for field in (kernel.FIRST_KEYS, kernel.FIRST_VALUES):
             line[..., field.value + 1] = line[..., kernel.FIRST.value] * cache.shape.head_dim
-        for field, table in zip((kernel.COS, kernel.SIN), cache.rope.by_position(cache.done), strict=True):
+        for field, table in zip((kernel.COS, kernel.SIN), cache.rope.blocks.by_position(cache.done), strict=True):
             line[..., field.value] = table.data_ptr()
         put_tensor(line, kernel.K_CODES.value, cache.k_codes, aligned=True)
         put_tensor(line, kernel.V_CODES.value, cache.v_codes, aligned=True)
