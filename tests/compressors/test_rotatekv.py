@@ -151,7 +151,7 @@ def test_bits_an_element() -> None:
     held = cache.nbytes()
 
     assert 8 * (held["codes"] + held["steps"] + held["minima"]) == 2.25 * 2 * 128 * 4 * 128
-    assert held["tables"] == 2 * 4 * 4 * 128
+    assert held["tables"] == 4 * (2 * 4 * 128 + 128 * 128)
     assert held["exact"] == len(cache.exact) * (4 + architecture.kv_bytes_per_token(4))
     assert 0 < len(cache.exact) <= 20
 

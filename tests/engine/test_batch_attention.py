@@ -12,14 +12,19 @@ from tests.engine.attention import draw, shape_of
 from vcbench.engine.batch_attention import BatchAttention
 from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.code_batch import CodeBatch
-from vcbench.engine.coders import DirectionCoder, FP8Coder
-from vcbench.engine.frames import Turned
+from vcbench.engine.coders import ClippedCoder, DirectionCoder, FP8Coder
+from vcbench.engine.frames import GroupedHeads, Kind, Turned
 from vcbench.engine.kept import KeptCache
+from vcbench.engine.nonuniform import Codebooks, normal_float
+from vcbench.engine.nonuniform_cache import NonuniformCache
 from vcbench.engine.quantised import QuantisedCache
 from vcbench.engine.ragged import RaggedCache
+from vcbench.engine.rope import RopeTable
 from vcbench.engine.rotation import random_rotation
 from vcbench.engine.scheme import Scheme
 from vcbench.engine.stores import KVShape, PageBatch
+from vcbench.engine.unrotated_batch import UnrotatedBatch
+from vcbench.models.architecture import Rope
 
 HEADS, KV_HEADS, SIZE = 6, 3, 64
 SHAPE = shape_of(heads=HEADS, kv_heads=KV_HEADS, head_dim=SIZE)
@@ -72,6 +77,27 @@ def fp8(full: FullCache) -> KVCache:
     return QuantisedCache.of_prompt(full, INT8, FP8Coder(0.5, torch.device("cpu")))
 
 
+_KINDS: tuple[Kind, ...] = ("keys", "values")
+ROPE = RopeTable(Rope(theta=1000.0), SIZE, torch.device("cpu"))
+BOOKS = Codebooks(
+    bits=3, levels=dict.fromkeys(_KINDS, normal_float(3).repeat(2, 1)), offsets=None, ranges=None, outliers=0.01,
+    decoded=dict.fromkeys(_KINDS, normal_float(3).repeat(2, 1)),
+)  # fmt: skip
+
+
+def kvquant(full: FullCache) -> KVCache:
+    return NonuniformCache.of_prompt(full, BOOKS, ROPE, 5)
+
+
+def rotatekv(full: FullCache) -> KVCache:
+    """Exact tokens and a frame of its own for each cache; the frames are equal."""
+    order = torch.stack([torch.randperm(KV_HEADS * SIZE, generator=torch.Generator().manual_seed(n)) for n in (0, 1)])
+    scheme = Scheme(key_bits=4, value_bits=2, key_axis="token", key_group=32, value_group=32, symmetric=False)
+    exact = [torch.tensor([0, 3, full.tokens - 1]), torch.tensor([40])]
+    frame = GroupedHeads(ROPE, order, together=1, group=32)
+    return QuantisedCache.of_prompt(full, scheme, ClippedCoder(4, 2, 1.0), frame, exact)
+
+
 MAKES: dict[str, Make] = {
     "full": lambda full: full,
     "kept": kept,
@@ -80,6 +106,8 @@ MAKES: dict[str, Make] = {
     "channels": lambda full: QuantisedCache.of_prompt(full, CHANNELS),
     "turboquant": turboquant,
     "fp8": fp8,
+    "kvquant": kvquant,
+    "rotatekv": rotatekv,
 }
 
 
@@ -121,7 +149,7 @@ def test_caches_alike_are_joined(name: str) -> None:
     made = caches(MAKES[name])
     joined = made[0].join([(cache, 1) for cache in made])
 
-    assert isinstance(joined, PageBatch | CodeBatch)
+    assert isinstance(joined, PageBatch | CodeBatch | UnrotatedBatch)
 
 
 @pytest.mark.parametrize("name", ["int8", "channels", "turboquant"])
@@ -143,6 +171,7 @@ def test_entries_are_stored_alike_joined_and_alone(name: str) -> None:
 def test_caches_unlike_are_not() -> None:
     full, other = full_cache(70, seed=1), full_cache(80, seed=2)
     pairs = [("int8", "channels"), ("int8", "fp8"), ("int8", "kept"), ("full", "int8"), ("kept", "ragged")]
+    pairs += [("kvquant", "rotatekv"), ("rotatekv", "turboquant")]
     for first, second in pairs:
         one, two = MAKES[first](full), MAKES[second](other)
 

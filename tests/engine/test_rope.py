@@ -89,3 +89,18 @@ def test_every_field_of_a_scaling_acts() -> None:
         ours, scale = frequencies(Rope(**{**asdict(base), name: value}), 64)
         plain, plain_scale = frequencies(base, 64)
         assert not torch.equal(ours, plain) or scale != plain_scale, name
+
+
+@pytest.mark.parametrize("rope", [Rope(theta=1000.0), Rope(kind="yarn", factor=4.0, original_max_position=64)])
+def test_block_by_block_it_is_the_same_embedding(rope: Rope) -> None:
+    """But for the rounding of far positions' angles, which is the table's; and what is turned comes back."""
+    table = RopeTable(rope, 32, torch.device("cpu"))
+    x = torch.randn((2, 300, 32), generator=torch.Generator().manual_seed(0))
+    for start in (0, 64, 7, 5000):
+        turned = table.blocks.rotated(x, start)
+        torch.testing.assert_close(turned, table.rotated(x, start), rtol=0, atol=1e-4 if start < 300 else 5e-3)
+        torch.testing.assert_close(table.blocks.unrotated(turned, start), x, rtol=0, atol=3e-6)
+    first, place = table.blocks.starts(130), table.blocks
+    cos = first[0][2, :, None] * place.cos - first[1][2, :, None] * place.sin
+    torch.testing.assert_close(cos, table.cos[128:192].t(), rtol=0, atol=1e-4)
+    assert table.blocks.starts(100) is table.blocks.starts(130)

@@ -148,11 +148,12 @@ class KVQuant(Compressor[KVQuantOptions]):
     def estimate_bytes(cls, options: Any, architecture: Architecture, tokens: int, element_bytes: int) -> int:
         a = architecture
         coded = tokens // BLOCK * BLOCK
-        exact = tokens - coded + (min(options.sinks, tokens) if coded else 0)
+        first = min(options.sinks, tokens) if coded else 0
+        exact = tokens - coded + first
         channels = a.n_kv_heads * a.head_dim
         key_outliers = options.outliers * channels
         value_outliers = 2 * side_count(channels, options.outliers)
         starts = 2 * 4 * a.n_kv_heads / BLOCK if options.outliers else 0
         a_token = 2 * channels * options.bits / 8 + 4 * (key_outliers + value_outliers) + 4 + starts
-        tables = a.n_layers * (4 * channels + 4 * 4 * (1 << options.bits))
+        tables = a.n_layers * (4 * channels + 4 * 4 * (1 << options.bits) + 4 * first)
         return int(coded * a.n_layers * a_token + exact * a.kv_bytes_per_token(element_bytes) + tables)

@@ -72,8 +72,8 @@ class RotateKV(Compressor[RotateKVOptions]):
 
     A permutation fitted per model puts channels of like means into one group, and each token's groups become codes with
     a float16 scale and minimum: bits + 32 / group an element. Values pass a transform of their own head. On reading,
-    codes go the whole way back, rotary embedding included, block by block: the dearest read but for QJL. Tokens with
-    massive activations in a layer's input stay exact in that layer, prompt tokens only. Unlike the paper's code the
+    codes go the whole way back, block by block, the rotary embedding where they meet the queries. Tokens with massive
+    activations in a layer's input stay exact in that layer, prompt tokens only. Unlike the paper's code the
     prefill attends to exact entries, and 3-bit codes span 7 steps, not 8.
     """
 
@@ -165,7 +165,7 @@ class RotateKV(Compressor[RotateKVOptions]):
         metadata = 2 / group + 2 / min(group, a.head_dim)
         codes = tokens * a.kv_bytes_per_token(1) * (options.bits / 8 + metadata)
         exact = min(options.sinks, tokens) * a.kv_bytes_per_token(element_bytes)
-        return int(codes + exact + 2 * _ENTRY_BYTES * a.n_layers * channels)
+        return int(codes + exact + _ENTRY_BYTES * (2 * a.n_layers * channels + a.head_dim**2))
 
 
 def heads_together(options: RotateKVOptions, kv_heads: int) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vcbench.engine.cache import FullCache
 from vcbench.engine.frames import Frame
-from vcbench.engine.stores import KVShape
+from vcbench.engine.stores import ExactStore, KVShape
 
 
 class ExactTokens:
@@ -46,6 +48,15 @@ class ExactTokens:
             values.copy_(frame.turned(v, "values"))
         return made
 
+    @classmethod
+    def first_of(cls, shape: KVShape, source: ExactStore, count: int) -> ExactTokens:
+        """The first `count` entries of a store, as they are."""
+        made = cls(shape, [torch.arange(count, device=shape.device)] * shape.n_layers)
+        for layer in range(shape.n_layers):
+            for held, entries in zip(made.of_layer(layer)[1:], source.read_range(layer, 0, count), strict=True):
+                held.copy_(entries)
+        return made
+
     def of_layer(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Positions [n] and stored k, v: [Hk, n, D] of a layer, sharing memory."""
         tokens = slice(self._ends[layer], self._ends[layer + 1])
@@ -57,6 +68,15 @@ class ExactTokens:
         n = tokens.stop - tokens.start
         k, v = (x[span].view(size[0], n, size[2]) for x in (self._k, self._v))
         return self.positions[tokens], k, v
+
+    def addresses(self) -> NDArray[np.int64]:
+        """For each layer the number of tokens and where their positions, keys and values lie: [L, 4]."""
+        ends = np.array(self._ends, np.int64)
+        vector = self._shape.n_kv_heads * self._shape.head_dim * self._k.element_size()
+        starts, counts = ends[:-1], np.diff(ends)
+        positions = self.positions.data_ptr() + self.positions.element_size() * starts
+        keys, values = (x.data_ptr() + vector * starts for x in (self._k, self._v))
+        return np.stack([counts, positions, keys, values], axis=1)
 
     def put_into(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
         """Writes the layer's exact keys and values over those in k: [Hk, nk, D], v: [Hk, nv, D] from `start` on."""

@@ -7,7 +7,6 @@ one and is done again on reading.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -15,37 +14,19 @@ from torch import Tensor
 
 from vcbench.engine.kernels import linear as kernel
 from vcbench.engine.rope import RopeTable
-from vcbench.engine.rotation import fast_hadamard
+from vcbench.engine.rotation import fast_hadamard, hadamard
 from vcbench.engine.stores import KVShape
 
 Kind = Literal["keys", "values"]
-_NO_ORDER = torch.empty(0, dtype=torch.int32)
-_NO_ANGLES = torch.empty((0, 0, 0))
 _FEW_ROWS = 256
 """Up to so many rows, waking a second thread takes longer than the product."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoding:
-    """What the CPU kernel does to the coded keys of a layer, in this order; nothing where `together` is 0.
-
-    order: [Hk * D] int32, the coded channel that each channel comes from; `together` heads then pass one Hadamard
-    transform; cos, sin: [blocks, D / 2, 64], the rotary embedding.
-    """
-
-    order: Tensor = _NO_ORDER
-    together: int = 0
-    cos: Tensor = _NO_ANGLES
-    sin: Tensor = _NO_ANGLES
-
-    @property
-    def plain(self) -> bool:
-        """Whether nothing is done."""
-        return not self.together
-
-
 class Frame:
     """Entries are stored, and keys coded, as they are."""
+
+    plain = True
+    """Whether coded keys are the stored ones."""
 
     def turned(self, x: Tensor, kind: Kind) -> Tensor:
         """x: [..., D] as it is stored; queries are turned as keys."""
@@ -77,10 +58,6 @@ class Frame:
     def stored(self, x: Tensor, layer: int, start: int) -> Tensor:
         """The inverse of `coded` for one layer: [vectors, n, size] to [Hk, n, D], float32."""
         return x
-
-    def decoding(self, layer: int, positions: int) -> Decoding:
-        """`stored` as the CPU kernel does it, for positions below `positions`."""
-        return Decoding()
 
     def tensors(self) -> list[Tensor]:
         """Every tensor held, but for the decoder's own rotary tables, which it has anyway."""
@@ -116,14 +93,24 @@ class GroupedHeads(Frame):
     The embedding is taken off the stored keys in float32: exact but for rounding.
     """
 
+    plain = False
+
     def __init__(self, rope: RopeTable, order: Tensor, *, together: int, group: int) -> None:
         """order: [L, Hk * D], for each coded channel the transformed one that it is; a permutation in each layer."""
-        self._rope, self.together, self.group = rope, together, group
+        self.rope, self.together, self.group = rope, together, group
         self._order = order.to(torch.int32)
-        self._origin = order.long().argsort(dim=1).to(torch.int32)
+        self.origin = order.long().argsort(dim=1).to(torch.int32)
+        """[L, Hk * D], for each transformed channel the coded one."""
+        self._rotation = blocked(hadamard(2 * rope.cos.shape[1]).float().to(order.device))
 
     def turned(self, x: Tensor, kind: Kind) -> Tensor:
-        return x if kind == "keys" else fast_hadamard(x)
+        return x if kind == "keys" else product(x, self._rotation)
+
+    def same_as(self, other: Frame) -> bool:
+        if not isinstance(other, GroupedHeads):
+            return False
+        alike = (self.rope, self.together, self.group) == (other.rope, other.together, other.group)
+        return self is other or (alike and torch.equal(self._order, other._order))
 
     def turned_back(self, x: Tensor, kind: Kind) -> Tensor:
         return self.turned(x, kind)
@@ -132,29 +119,20 @@ class GroupedHeads(Frame):
         return shape.n_kv_heads * shape.head_dim // self.group, self.group
 
     def coded(self, k: Tensor, layers: slice, start: int) -> Tensor:
-        channels = grouped_hadamard(self._rope.unrotated(k, start), self.together)
+        channels = grouped_hadamard(self.rope.blocks.unrotated(k, start), self.together)
         order = self._order[layers].long()[:, None].expand(channels.shape)
         groups: Tensor = channels.gather(2, order).unflatten(2, (-1, self.group))
         return groups.transpose(1, 2)
 
     def stored(self, x: Tensor, layer: int, start: int) -> Tensor:
-        channels = x.transpose(0, 1).flatten(1)[:, self._origin[layer].long()]
-        size = 2 * self._rope.cos.shape[1]
+        channels = x.transpose(0, 1).flatten(1)[:, self.origin[layer].long()]
+        size = 2 * self.rope.cos.shape[1]
         heads = channels.unflatten(1, (-1, size)).transpose(0, 1)
         plain = grouped_hadamard(heads, self.together).unflatten(1, (-1, size)).transpose(0, 1)
-        return self._rope.rotated(plain, start)
-
-    def decoding(self, layer: int, positions: int) -> Decoding:
-        cos, sin = self._rope.by_block(positions)
-        return Decoding(order=self._origin[layer], together=self.together, cos=cos, sin=sin)
-
-    def on_reading(self, layer: int, positions: int) -> tuple[Tensor, Tensor, Tensor]:
-        """What `stored` needs on a GPU: the coded channel of each transformed one, and rotary tables by position."""
-        self._rope.reserve(positions)
-        return self._origin[layer], self._rope.cos, self._rope.sin
+        return self.rope.blocks.rotated(plain, start)
 
     def tensors(self) -> list[Tensor]:
-        return [self._order, self._origin]
+        return [self._order, self.origin, self._rotation]
 
 
 def grouped_hadamard(k: Tensor, together: int) -> Tensor:

@@ -94,9 +94,11 @@ def rotated_spans(parts: Sequence[tuple[QuantisedCache, int]]) -> Spans:
     for index, (cache, _) in enumerate(parts):
         assert isinstance(cache.frame, GroupedHeads)
         for layer in range(cache.shape.n_layers):
-            origin, cos, sin = cache.frame.on_reading(layer, cache.tokens)
-            for field, x in ((triton_rotated.ORIGIN, origin), (triton_rotated.COS, cos), (triton_rotated.SIN, sin)):
-                spans[layer, index, field.value] = x.data_ptr()
+            spans[layer, index, triton_rotated.ORIGIN.value] = cache.frame.origin[layer].data_ptr()
+        for field, x in zip(
+            (triton_rotated.COS, triton_rotated.SIN), cache.frame.rope.blocks.by_position(cache.tokens), strict=True
+        ):
+            spans[:, index, field.value] = x.data_ptr()
     return spans
 
 

@@ -45,15 +45,14 @@ def nonuniform_spans(parts: Sequence[tuple[NonuniformCache, int]]) -> Spans:
         line = span_of(cache.shape, row, rows, cache.tokens, cache.committed, kernel.OWN)
         put_tail(line, cache.tail, cache.tokens - cache.done + rows, cache.done)
         line[..., kernel.DONE.value] = cache.done
-        line[..., kernel.FIRST.value] = cache.first_keys.shape[2]
-        for field, table in zip((kernel.COS, kernel.SIN), cache.rotary(), strict=True):
+        for field, x in zip((kernel.FIRST, kernel.FIRST_KEYS, kernel.FIRST_VALUES), (0, 2, 3), strict=True):
+            line[..., field.value] = cache.first.addresses()[:, x, None]
+        for field in (kernel.FIRST_KEYS, kernel.FIRST_VALUES):
+            line[..., field.value + 1] = line[..., kernel.FIRST.value] * cache.shape.head_dim
+        for field, table in zip((kernel.COS, kernel.SIN), cache.rope.blocks.by_position(cache.done), strict=True):
             line[..., field.value] = table.data_ptr()
         put_tensor(line, kernel.K_CODES.value, cache.k_codes, aligned=True)
         put_tensor(line, kernel.V_CODES.value, cache.v_codes, aligned=True)
-        for field, tensor in (
-            (kernel.FIRST_KEYS, cache.first_keys), (kernel.FIRST_VALUES, cache.first_values),
-        ):  # fmt: skip
-            put_tensor(line, field.value, tensor)
         for field, tensor in (
             (kernel.K_LEVELS, cache.books.decoded["keys"]), (kernel.V_LEVELS, cache.books.decoded["values"]),
             (kernel.V_OFFSETS, cache.v_offsets), (kernel.V_RANGES, cache.v_ranges),

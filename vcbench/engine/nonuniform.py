@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vcbench.engine.frames import Kind
+from vcbench.engine.kernels.coded import middle_of
+from vcbench.engine.kernels.tiles import level_table
 from vcbench.engine.packing import HALF_MAX
 
 _LEAST_RANGE = 2.0**-14
@@ -36,6 +40,16 @@ class Codebooks:
         """The nearest level of each number, int32. Beyond the outermost level it is that one."""
         levels = self.levels[kind][layer]
         return torch.bucketize(scaled, (levels[1:] + levels[:-1]) / 2).int()
+
+    def same_as(self, other: Codebooks) -> bool:
+        """Whether codes stand for the same levels in both."""
+        alike = self.bits == other.bits and all(torch.equal(x, other.decoded[kind]) for kind, x in self.decoded.items())
+        return self is other or alike
+
+    def kernel_levels(self, kind: Kind) -> tuple[int, NDArray[np.float32]]:
+        """Form of codes and what they stand for, [L, 16], as the CPU kernels take them: values around their middle."""
+        form, levels = level_table(self.decoded[kind].numpy(), self.bits, False)
+        return form, levels - (middle_of(form) if kind == "values" else 0)
 
     def tensors(self) -> list[Tensor]:
         """The tables held, each once, but for the key channels' ranges, which a cache may have of its own."""

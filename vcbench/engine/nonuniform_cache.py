@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from vcbench.engine.cache import FullCache, Joined, KVCache
+from vcbench.engine.code_batch import tail_of
+from vcbench.engine.exact_tokens import ExactTokens
+from vcbench.engine.frames import Frame
 from vcbench.engine.gpu import on_gpu
-from vcbench.engine.kernels import nonuniform as kernel
-from vcbench.engine.kernels.attention import BLOCK
+from vcbench.engine.kernels import coded
+from vcbench.engine.kernels.attention import BLOCK, VISIBLE
+from vcbench.engine.kernels.coded import ValueCoding
+from vcbench.engine.kernels.exceptions import EXCEPTION_FIELDS, K_OUTLIERS, V_OUTLIERS
 from vcbench.engine.kernels.simd import LANES
-from vcbench.engine.kernels.tiles import level_table
 from vcbench.engine.nonuniform import Codebooks, as_stored, channel_limits, value_ranges
 from vcbench.engine.outliers import Outliers
 from vcbench.engine.packing import BYTE, pack, unpack
 from vcbench.engine.rope import RopeTable
-from vcbench.engine.stores import ExactStore, KVShape, PagedStore, TensorStore, attend_chunks, make_store
+from vcbench.engine.stores import (
+    ExactStore,
+    KVShape,
+    PageBatch,
+    PagedStore,
+    Spans,
+    TensorStore,
+    attend_chunks,
+    make_store,
+)
+from vcbench.engine.unrotated_batch import UnrotatedBatch, UnrotatedCoding, key_coding
 
 _BULK_TOKENS = 1024
 
@@ -37,7 +49,7 @@ class NonuniformCache(KVCache):
 
     def __init__(self, shape: KVShape, books: Codebooks, rope: RopeTable, sinks: int) -> None:
         super().__init__(shape)
-        self.books, self.sinks, self._rope = books, sinks, rope
+        self.books, self.sinks, self.rope = books, sinks, rope
         self.width = -(-shape.head_dim // LANES) * LANES
         self.tail: ExactStore = make_store(shape)
         self.done = 0
@@ -48,8 +60,7 @@ class NonuniformCache(KVCache):
         self.v_offsets = torch.zeros((layers, 0), dtype=torch.float16, device=device)
         self.v_ranges = torch.zeros_like(self.v_offsets)
         self.k_outliers, self.v_outliers = Outliers(shape), Outliers(shape)
-        self.first_keys = torch.zeros((layers, heads, 0, shape.head_dim), dtype=shape.dtype, device=device)
-        self.first_values = torch.zeros_like(self.first_keys)
+        self.first = ExactTokens.none(shape)
         self.k_offsets = self.k_ranges = torch.zeros(0, dtype=torch.float16, device=device)
         if books.offsets is not None and books.ranges is not None:
             self.k_offsets, self.k_ranges = books.offsets, books.ranges
@@ -93,12 +104,11 @@ class NonuniformCache(KVCache):
         self.k_codes, self.v_codes = (_grown(x, 2, stop // BLOCK) for x in (self.k_codes, self.v_codes))
         self.v_offsets, self.v_ranges = (_grown(x, 1, stop) for x in (self.v_offsets, self.v_ranges))
         if start == 0:
-            read = [source.read_range(layer, 0, self.sinks) for layer in range(self.shape.n_layers)]
-            self.first_keys, self.first_values = (torch.stack(list(x)) for x in zip(*read, strict=True))
+            self.first = ExactTokens.first_of(self.shape, source, self.sinks)
         for layer in range(self.shape.n_layers):
             for at in range(start, stop, _BULK_TOKENS):
                 k, v = source.read_range(layer, at - self.done, min(stop, at + _BULK_TOKENS) - self.done)
-                self._encode_keys(layer, at, self._rope.unrotated(k, at))
+                self._encode_keys(layer, at, self.rope.blocks.unrotated(k, at))
                 self._encode_values(layer, at, v.float())
         self.done = stop
 
@@ -108,7 +118,7 @@ class NonuniformCache(KVCache):
         skipped = self.sinks if start == 0 and self.sinks < stop else 0
         for layer in range(self.shape.n_layers):
             k, _ = source.read_range(layer, start - self.done + skipped, stop - self.done)
-            keys = self._rope.unrotated(k, start + skipped).transpose(0, 1).flatten(1)
+            keys = self.rope.blocks.unrotated(k, start + skipped).transpose(0, 1).flatten(1)
             low, high = channel_limits(keys.sort(dim=0).values, self.books.outliers)
             found.append(as_stored((high + low) / 2, (high - low) / 2))
         size = (self.shape.n_kv_heads, self.shape.head_dim)
@@ -124,7 +134,8 @@ class NonuniformCache(KVCache):
         if self.books.outliers:
             marked = scaled.abs() > 1
             marked[:, : max(0, self.sinks - start)] = False
-            tiles, marks = (x.unflatten(1, (blocks, BLOCK)).permute(1, 0, 3, 2).flatten(2) for x in (k, marked))
+            missed = k - self._key_table(layer)[:, None].expand(*k.shape, -1).gather(3, codes[..., None].long())[..., 0]
+            tiles, marks = (x.unflatten(1, (blocks, BLOCK)).permute(1, 0, 3, 2).flatten(2) for x in (missed, marked))
             self.k_outliers.append(layer, tiles, marks)
 
     def _encode_values(self, layer: int, start: int, v: Tensor) -> None:
@@ -136,73 +147,49 @@ class NonuniformCache(KVCache):
         span = slice(start, start + n)
         self.v_offsets[layer, span], self.v_ranges[layer, span] = offsets, ranges
         scaled = (tokens - offsets[:, None].float()) / ranges[:, None].float()
-        codes = self.books.codes(scaled, "values", layer).unflatten(1, (heads, size)).transpose(0, 1)
-        padded = torch.nn.functional.pad(codes, (0, self.width - size))
+        codes = self.books.codes(scaled, "values", layer)
+        by_head = codes.unflatten(1, (heads, size)).transpose(0, 1)
+        padded = torch.nn.functional.pad(by_head, (0, self.width - size))
         self.v_codes.flatten(2, 3)[layer, :, span] = pack(padded, self.books.bits)
         if self.books.outliers:
             marked[: max(0, self.sinks - start)] = False
-            tiles = tokens.unflatten(1, (heads, size)).unflatten(0, (-1, BLOCK)).transpose(1, 2).flatten(2)
+            decoded = self.books.decoded["values"][layer][codes.long()]
+            missed = tokens - (decoded * ranges[:, None].float() + offsets[:, None].float())
+            tiles = missed.unflatten(1, (heads, size)).unflatten(0, (-1, BLOCK)).transpose(1, 2).flatten(2)
             marks = marked.unflatten(1, (heads, size)).unflatten(0, (-1, BLOCK)).transpose(1, 2).flatten(2)
             self.v_outliers.append(layer, tiles, marks)
 
     def join(self, parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
-        if not on_gpu(self.shape.device):
+        if on_gpu(self.shape.device):
+            from vcbench.engine.gpu_nonuniform import join_nonuniform
+
+            return join_nonuniform(parts)
+        alike = [(cache, rows) for cache, rows in parts if isinstance(cache, NonuniformCache) and cache._reads_as(self)]
+        if len(alike) < len(parts):
             return None
-        from vcbench.engine.gpu_nonuniform import join_nonuniform
+        for cache, rows in alike:
+            cache.tail.reserve(cache.tokens - cache.done + rows)
+        return nonuniform_batch(alike)
 
-        return join_nonuniform(parts)
-
-    def rotary(self) -> tuple[Tensor, Tensor]:
-        """The tables [P, D / 2] by which coded keys are turned, as far as there are any."""
-        self._rope.reserve(self.done)
-        return self._rope.cos, self._rope.sin
+    def _reads_as(self, other: NonuniformCache) -> bool:
+        """Whether one kernel call can read both caches; each may have key ranges, outliers and first tokens its own."""
+        paged = isinstance(self.tail, PagedStore) and isinstance(other.tail, PagedStore)
+        return paged and self.rope is other.rope and self.books.same_as(other.books)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         joined = self.join([(self, q.shape[0])])
         if joined is not None:
             return joined.attend(layer, q)
-        if isinstance(self.tail, PagedStore):
-            return self._attend_pages(self.tail, layer, q)
         last = self.tokens + q.shape[0]
         return attend_chunks(
             q, self.shape, self.tokens + 1, -(-last // TensorStore.CHUNK),
             lambda index: self._chunk(layer, index * TensorStore.CHUNK, last), TensorStore.CHUNK, TensorStore.ROW_TILE,
         )  # fmt: skip
 
-    def _attend_pages(self, tail: PagedStore, layer: int, q: Tensor) -> Tensor:
-        n, heads = q.shape[0], self.shape.n_kv_heads
-        out = torch.empty((n, heads, self.shape.n_heads // heads, self.shape.head_dim))
-        cos, sin = self._rope.by_block(self.done)
-        (form, key_levels), (_, value_levels) = (
-            level_table(self.books.decoded[kind][layer].numpy(), self.books.bits, False) for kind in ("keys", "values")
-        )
-        offsets, ranges = self._channel_ranges(layer)
-        keys = kernel.Keys(
-            self.k_codes[layer].numpy(), key_levels, _half_bits(offsets), _half_bits(ranges),
-            *_sparse(self.k_outliers, layer), cos.numpy(), sin.numpy(), self.first_keys[layer].numpy(),
-        )  # fmt: skip
-        values = kernel.Values(
-            self.v_codes[layer].numpy(), value_levels, _half_bits(self.v_offsets[layer]),
-            _half_bits(self.v_ranges[layer]), *_sparse(self.v_outliers, layer), self.first_values[layer].numpy(),
-        )  # fmt: skip
-        pages = kernel.Pages(tail.table(), *tail.layout(layer))
-        kernel.attend_nonuniform(
-            numba.get_num_threads(), q.contiguous().numpy(), keys, values, form, self.done // BLOCK, pages,
-            self.tokens + 1, self.width, out.numpy(),
-        )  # fmt: skip
-        return out.view(n, self.shape.n_heads, self.shape.head_dim)
-
-    def _channel_ranges(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Offsets and ranges of a layer's key channels, [Hk, D] float16; zeros before there are any."""
-        if self.k_ranges.numel():
-            return self.k_offsets[layer], self.k_ranges[layer]
-        none = self.k_ranges.new_zeros((self.shape.n_kv_heads, self.shape.head_dim))
-        return none, none
-
     def _key_table(self, layer: int) -> Tensor:
         """What each key channel's codes stand for: [Hk, D, 2 ** bits] float32."""
-        offsets, ranges = self._channel_ranges(layer)
-        return self.books.decoded["keys"][layer] * ranges[..., None].float() + offsets[..., None].float()
+        offsets, ranges = self.k_offsets[layer, ..., None].float(), self.k_ranges[layer, ..., None].float()
+        return self.books.decoded["keys"][layer] * ranges + offsets
 
     def _chunk(self, layer: int, start: int, last: int) -> tuple[Tensor, Tensor]:
         """k, v: [Hk, CHUNK, D] of positions from `start`, zeros from `last` on; the torch form of attention's input."""
@@ -215,22 +202,21 @@ class NonuniformCache(KVCache):
         coded = max(start, min(stop, self.done))
         blocks = slice(start // BLOCK, -(-coded // BLOCK))
         exact = self.tail.read_range(layer, max(coded, self.done) - self.done, max(stop, self.done) - self.done)
+        if blocks.stop <= blocks.start:
+            return exact
         decoded = self._decoded_keys(layer, blocks), self._decoded_values(layer, blocks)
-        joined = []
-        for part, rest, first in zip(decoded, exact, (self.first_keys, self.first_values), strict=True):
-            part = part.to(self.shape.dtype)
-            held = first[layer, :, start : start + part.shape[1]]
-            joined.append(torch.cat([held, part[:, held.shape[1] : coded - start], rest], dim=1))
-        return joined[0], joined[1]
+        k, v = (part.to(self.shape.dtype)[:, : coded - start] for part in decoded)
+        self.first.put_into(layer, start, k, v)
+        return torch.cat([k, exact[0]], dim=1), torch.cat([v, exact[1]], dim=1)
 
     def _decoded_keys(self, layer: int, blocks: slice) -> Tensor:
         """[Hk, tokens, D] float32 at their positions."""
         codes = unpack(self.k_codes[layer, :, blocks], self.books.bits).long()
         channels = self._key_table(layer)[:, None].expand(*codes.shape[:3], -1).gather(3, codes)
         tiles = channels.transpose(0, 1).flatten(2).contiguous()
-        self.k_outliers.put_into(layer, blocks.start, tiles)
+        self.k_outliers.add_to(layer, blocks.start, tiles)
         k = tiles.unflatten(2, (-1, BLOCK)).transpose(2, 3).transpose(0, 1).flatten(1, 2)
-        return self._rope.rotated(k, blocks.start * BLOCK)
+        return self.rope.blocks.rotated(k, blocks.start * BLOCK)
 
     def _decoded_values(self, layer: int, blocks: slice) -> Tensor:
         codes = unpack(self.v_codes[layer, :, blocks], self.books.bits)[..., : self.shape.head_dim]
@@ -238,7 +224,7 @@ class NonuniformCache(KVCache):
         ranges, offsets = (x[layer, span].float().view(-1, BLOCK, 1) for x in (self.v_ranges, self.v_offsets))
         tokens = self.books.decoded["values"][layer][codes] * ranges + offsets
         tiles = tokens.transpose(0, 1).flatten(2).contiguous()
-        self.v_outliers.put_into(layer, blocks.start, tiles)
+        self.v_outliers.add_to(layer, blocks.start, tiles)
         v: Tensor = tiles.unflatten(2, (BLOCK, -1)).transpose(0, 1).flatten(1, 2)
         return v
 
@@ -251,7 +237,7 @@ class NonuniformCache(KVCache):
             "codes": self.k_codes.nbytes + self.v_codes.nbytes,
             "ranges": self.v_offsets.nbytes + self.v_ranges.nbytes,
             "outliers": sum(x.nbytes for part in (self.k_outliers, self.v_outliers) for x in part.tensors()),
-            "first": self.first_keys.nbytes + self.first_values.nbytes,
+            "first": sum(x.nbytes for x in self.first.tensors()),
             "tables": sum(x.nbytes for x in (self.k_offsets, self.k_ranges, *self.books.tensors())),
             "tail": self.tail.nbytes(),
         }
@@ -264,11 +250,45 @@ def _grown(tensor: Tensor, dimension: int, size: int) -> Tensor:
     return torch.cat([tensor, tensor.new_zeros(missing)], dim=dimension)
 
 
-def _half_bits(x: Tensor) -> Any:
-    return x.numpy().view(np.uint16)
+def nonuniform_batch(parts: Sequence[tuple[NonuniformCache, int]]) -> UnrotatedBatch:
+    """Caches with the same books and rotary embedding, with their rows."""
+    first = parts[0][0]
+    shape, books = first.shape, first.books
+    (form, key_levels), (_, value_levels) = books.kernel_levels("keys"), books.kernel_levels("values")
+    positions = max(cache.tokens + rows for cache, rows in parts)
+    keys = key_coding(first.rope, positions, form, key_levels[0], size=shape.head_dim)
+    values = ValueCoding(
+        form=form, group=first.width, groups=1, scaled=True, centred=True, unit=np.float32(1), levels=value_levels[0]
+    )
+    coding = UnrotatedCoding(
+        keys=lambda layer: keys._replace(levels=key_levels[layer]),
+        values=lambda layer: values._replace(levels=value_levels[layer]),
+        frame=Frame(),
+    )
+    tails = PageBatch(shape, [tail_of(cache).rows(cache.tokens - cache.done, rows) for cache, rows in parts])
+    exceptions = np.zeros((shape.n_layers, len(parts), EXCEPTION_FIELDS), np.int64)
+    for index, (cache, _) in enumerate(parts):
+        exceptions[:, index, :K_OUTLIERS] = cache.first.addresses()
+        exceptions[:, index, K_OUTLIERS:V_OUTLIERS] = cache.k_outliers.addresses()
+        exceptions[:, index, V_OUTLIERS:] = cache.v_outliers.addresses()
+    return UnrotatedBatch(shape, coding, tails, _spans(parts, tails.spans), exceptions)
 
 
-def _sparse(outliers: Outliers, layer: int) -> tuple[Any, Any, Any]:
-    """Numbers, places and starts as the kernel takes them."""
-    numbers, places, starts = outliers.of_layer(layer)
-    return _half_bits(numbers), places.numpy(), starts.numpy()
+def _spans(parts: Sequence[tuple[NonuniformCache, int]], tails: Spans) -> Spans:
+    """The tails' spans, which see tokens instead of entries, and where the codes are: [S, CODED_FIELDS]."""
+    spans = np.zeros((len(parts), coded.CODED_FIELDS), np.int64)
+    spans[:, : tails.shape[1]] = tails
+    for span, (cache, _) in zip(spans, parts, strict=True):
+        span[VISIBLE] = cache.tokens + 1
+        span[coded.FIRST_BLOCK] = cache.done // BLOCK
+        span[coded.KEYS_DONE] = span[coded.VALUES_DONE] = cache.done
+        for field, tensor, by_head in (
+            (coded.K_CODES, cache.k_codes, True), (coded.K_STEPS, cache.k_ranges, True),
+            (coded.K_MINIMA, cache.k_offsets, True), (coded.V_CODES, cache.v_codes, True),
+            (coded.V_STEPS, cache.v_ranges, False), (coded.V_MINIMA, cache.v_offsets, False),
+        ):  # fmt: skip
+            if tensor.numel():
+                size = tensor.element_size()
+                span[field : field + 2] = tensor.data_ptr(), size * tensor.stride(0)
+                span[field + 2] = size * tensor.stride(1) * by_head
+    return spans

@@ -19,6 +19,7 @@ from vcbench.engine.kernels import framed
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.scheme import Scheme
 from vcbench.engine.stores import ExactStore, KVShape, PagedStore, TensorStore, attend_chunks, make_store
+from vcbench.engine.unrotated_batch import grouped_batch
 
 _BULK_TOKENS = 1024
 
@@ -126,11 +127,11 @@ class QuantisedCache(CodedCache):
             return None
         for cache, rows in alike:
             cache.tail.reserve(cache.tail_entry() + rows)
-        return CodeBatch(alike)
+        return CodeBatch(alike) if self.frame.plain else grouped_batch(alike)
 
     def _reads_as(self, other: QuantisedCache) -> bool:
         """Whether one kernel call can read both caches; not where this one is more than codes and exact pages."""
-        alone = isinstance(self.tail, PagedStore) and self._codes_alone(0)
+        alone = isinstance(self.tail, PagedStore) and (self._codes_alone() or not self.frame.plain)
         same = self.scheme == other.scheme and self.coder.same_as(other.coder) and self.frame.same_as(other.frame)
         return alone and same
 
@@ -150,9 +151,9 @@ class QuantisedCache(CodedCache):
             lambda index: self._chunk(layer, index * TensorStore.CHUNK, last), TensorStore.CHUNK, TensorStore.ROW_TILE,
         )  # fmt: skip
 
-    def _codes_alone(self, layer: int) -> bool:
-        """Whether a layer is codes and a tail, which have kernels of their own; all else is read in another way."""
-        return self.frame.decoding(layer, self.tokens).plain and not len(self.exact)
+    def _codes_alone(self) -> bool:
+        """Whether layers are codes of stored keys and a tail, which have kernels of their own."""
+        return self.frame.plain and not len(self.exact)
 
     def _attend_pages(self, tail: PagedStore, layer: int, q: Tensor) -> Tensor:
         n, heads = q.shape[0], self.shape.n_kv_heads
@@ -160,11 +161,9 @@ class QuantisedCache(CodedCache):
         keys, values = self._key_codes(layer), self._value_codes(layer)
         pages = framed.Pages(tail.table(), self.tail_start // BLOCK, *tail.layout(layer))
         rows, result = q.contiguous().numpy(), out.numpy()
-        decoding, sketch = self.frame.decoding(layer, self.tokens), self._sketch(layer)
-        form = framed.KeyForm(decoding.order.numpy(), decoding.together, decoding.cos.numpy(), decoding.sin.numpy())
-        exact = framed.ExactEntries(*(tensor.numpy() for tensor in self.exact.of_layer(layer)))
+        sketch, exact = self._sketch(layer), framed.ExactEntries(*(x.numpy() for x in self.exact.of_layer(layer)))
         framed.attend_framed(
-            numba.get_num_threads(), rows, keys, values, form, sketch, exact, pages, self.tokens + 1, self.width, result
+            numba.get_num_threads(), rows, keys, values, sketch, exact, pages, self.tokens + 1, self.width, result
         )
         return out.view(n, self.shape.n_heads, self.shape.head_dim)
 

@@ -18,7 +18,7 @@ class RopeTable:
         self._frequencies, self._scale = frequencies(rope, head_dim)
         self._device = device
         self.cos, self.sin = self._rows(0, 0)
-        self._blocks: tuple[Tensor, Tensor] | None = None
+        self.blocks = BlockRope(self)
 
     def reserve(self, positions: int) -> None:
         """Makes the tables reach position `positions` - 1."""
@@ -40,18 +40,61 @@ class RopeTable:
         self.reserve(stop)
         return unrotated(x, self.cos[start:stop], self.sin[start:stop])
 
-    def by_block(self, positions: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of at least `positions` positions, [blocks, D / 2, 64] each: the form of the CPU kernels."""
-        self.reserve(positions + -positions % BLOCK)
-        if self._blocks is None or self._blocks[0].shape[0] < self.cos.shape[0] // BLOCK:
-            whole = self.cos.shape[0] // BLOCK * BLOCK
-            cos, sin = (x[:whole].unflatten(0, (-1, BLOCK)).transpose(1, 2).contiguous() for x in (self.cos, self.sin))
-            self._blocks = cos, sin
-        return self._blocks
+    def unscaled(self, positions: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of the first positions without the factor of YaRN, [positions, D / 2]."""
+        angles = self._angles(0, positions)
+        return angles.cos().to(self._device), angles.sin().to(self._device)
+
+    def _angles(self, start: int, stop: int) -> Tensor:
+        return torch.arange(start, stop, dtype=torch.float32)[:, None] * self._frequencies[None, :]
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        angles = torch.arange(start, stop, dtype=torch.float32)[:, None] * self._frequencies[None, :]
+        angles = self._angles(start, stop)
         return (angles.cos() * self._scale).to(self._device), (angles.sin() * self._scale).to(self._device)
+
+
+class BlockRope:
+    """The rotary embedding of a position as that of its block's first one, and then that of its place in the block.
+
+    The angle of a far position is rounded to 1e-4 and more, so that this sum is not quite it: what is turned by the sum
+    is taken back by the sum. cos, sin: of the places, float32 [D / 2, 64], the form of the CPU kernels.
+    """
+
+    def __init__(self, table: RopeTable) -> None:
+        self._table = table
+        self._places = table.unscaled(BLOCK)
+        self.cos, self.sin = (x.t().contiguous() for x in self._places)
+        self._starts = self._by_position = table.cos[:0], table.sin[:0]
+
+    def starts(self, positions: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of the first position of at least the blocks of `positions` positions, [blocks, D / 2] each."""
+        blocks = -(-positions // BLOCK)
+        if self._starts[0].shape[0] < blocks:
+            self._table.reserve(blocks * BLOCK)
+            self._starts = self._table.cos[::BLOCK].contiguous(), self._table.sin[::BLOCK].contiguous()
+        return self._starts
+
+    def by_position(self, positions: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of at least so many positions, [positions, D / 2] each: the form of the GPU kernels."""
+        held = self._by_position[0].shape[0]
+        if held < positions:
+            self._by_position = self._rows(0, max(positions, 2 * held, 1024))
+        return self._by_position
+
+    def rotated(self, x: Tensor, start: int) -> Tensor:
+        """x: [..., n, D] turned to positions start .. start + n - 1; float32."""
+        return rotated(x, *self._rows(start, start + x.shape[-2]))
+
+    def unrotated(self, x: Tensor, start: int) -> Tensor:
+        """What `rotated` turned into x: [..., n, D]; float32."""
+        return unrotated(x, *self._rows(start, start + x.shape[-2]))
+
+    def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of positions, [stop - start, D / 2] each."""
+        positions = torch.arange(start, stop, device=self.cos.device)
+        first_cos, first_sin = (x[positions // BLOCK].double() for x in self.starts(stop))
+        cos, sin = (x[positions % BLOCK].double() for x in self._places)
+        return (first_cos * cos - first_sin * sin).float(), (first_sin * cos + first_cos * sin).float()
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ class SketchedCache(QuantisedCache):
         norms = self.k_norms[layer].flatten(1)[:, start:stop]
         return super()._decoded_coded(layer, start, stop) + self.coder.sketch.restored(bits, norms)
 
-    def _codes_alone(self, layer: int) -> bool:
+    def _codes_alone(self) -> bool:
         return False
 
     def _sketch(self, layer: int) -> framed.Sketch:

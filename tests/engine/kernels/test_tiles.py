@@ -1,4 +1,4 @@
-"""Decoded tiles, Hadamard transforms and the rotary embedding of tiles, against numpy and torch."""
+"""Decoded tiles, against numpy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from numpy.typing import NDArray
 
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.kernels.codes import TABLE8, bits_of
-from vcbench.engine.kernels.tiles import decode_by_lane, decode_by_line, level_table
-from vcbench.engine.kernels.turns import hadamard_tile, rope_tile
+from vcbench.engine.kernels.tiles import decode_by_lane, decode_by_line, decode_by_table, level_table
 from vcbench.engine.packing import pack
-from vcbench.engine.rope import RopeTable
-from vcbench.engine.rotation import hadamard
-from vcbench.models.architecture import Rope
 
 Array = NDArray[Any]
 FORMS = [1, 2, 3, 4, TABLE8]
@@ -67,21 +63,12 @@ def test_lines_have_scales_by_group(form: int, width: int, group: int) -> None:
     assert not out[LINES].any()
 
 
-@pytest.mark.parametrize("rows", [8, 16, 32, 64, 128, 256, 512])
-def test_the_transform_of_reordered_rows_is_the_matrix(rows: int) -> None:
-    source, out = draw(rows + 3, BLOCK), np.zeros((rows, BLOCK), np.float32)
-    order = np.random.default_rng(rows).permutation(rows + 3)[:rows].astype(np.int32)
-    hadamard_tile(source.ctypes.data, order.ctypes.data, rows, out.ctypes.data)
-    expected = hadamard(rows).numpy().astype(np.float64) * np.sqrt(rows) @ source[order]
+@pytest.mark.parametrize("form", [2, 3, 4])
+def test_lines_have_tables_of_their_own(form: int) -> None:
+    codes, packed, _ = drawn_codes(form, BLOCK)
+    tables = np.tile(draw(LINES, 1 << form), 16 >> form)
+    out = np.zeros((LINES + 1, BLOCK), np.float32)
+    decode_by_table(form, packed.ctypes.data, tables.ctypes.data, out.ctypes.data, LINES)
 
-    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-5 * np.sqrt(rows))
-
-
-def test_the_rotary_embedding_of_a_tile_is_that_of_its_positions() -> None:
-    rope, keys = RopeTable(Rope(theta=1000.0), 24, torch.device("cpu")), torch.from_numpy(draw(BLOCK, 24))
-    cos, sin = (x.numpy() for x in rope.by_block(5 * BLOCK - 1))
-    assert cos.shape[0] >= 5
-    tile = keys.t().contiguous().numpy()
-    rope_tile(tile.ctypes.data, cos[4].ctypes.data, sin[4].ctypes.data, 12)
-
-    np.testing.assert_allclose(tile.T, rope.rotated(keys, 4 * BLOCK).numpy(), rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(out[:LINES], np.take_along_axis(tables, codes, axis=1))
+    assert not out[LINES].any()

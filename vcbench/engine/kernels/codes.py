@@ -46,14 +46,18 @@ def bits_of(form: int) -> int:
     return form % 100
 
 
-class _Decoder:
+class Decoder:
     """Emits the numbers that the codes of one run stand for."""
 
     def __init__(self, builder: Any, form: int, levels: Any) -> None:
         self.builder, self.form, self.bits = builder, form, form % 100
         self.levels = levels
         if self.form <= 4:
-            self.table = builder.load(builder.inttoptr(levels, _NUMBERS.as_pointer()), align=4)
+            self.read_table()
+
+    def read_table(self) -> None:
+        """Puts the 16 numbers at `levels` into a register."""
+        self.table = self.builder.load(self.builder.inttoptr(self.levels, _NUMBERS.as_pointer()), align=4)
 
     def place(self, width: Any, columns: list[Any], constant: list[int]) -> None:
         """Emits where the codes of a strip lie in a line of `width` codes.
@@ -173,7 +177,7 @@ class CodeTileEmitter(TileEmitter):
     def __init__(self, builder: Any, rows: int, form: int, args: Any) -> None:
         a, lda, self.part, self.group, codes, self.pitch, levels, c, ldc, depth, width = args
         super().__init__(builder, rows, (a, lda, codes, c, ldc, depth, width))
-        self.decoder = _Decoder(builder, form, levels)
+        self.decoder = Decoder(builder, form, levels)
         self.constant: list[int] = []
 
     def prepare(self, columns: list[Any]) -> None:
@@ -210,15 +214,19 @@ class CodeTileEmitter(TileEmitter):
         short, other, end = (build.append_basic_block(name) for name in ("short", "other", "joined"))
         build.cbranch(build.icmp_signed("==", self.width, _int(SHORT_LINE)), short, other)
         build.position_at_end(short)
-        for x in range(0, SHORT_LINE, STRIP):
-            self.constant = list(range(x, x + STRIP, LANES))
-            self.strip(_int(x), STRIP // LANES)
+        self.short_lines()
         build.branch(end)
         build.position_at_end(other)
         self.constant = []
         self.sweep_all()
         build.branch(end)
         build.position_at_end(end)
+
+    def short_lines(self) -> None:
+        """Every column of lines of `SHORT_LINE` codes."""
+        for x in range(0, SHORT_LINE, STRIP):
+            self.constant = list(range(x, x + STRIP, LANES))
+            self.strip(_int(x), STRIP // LANES)
 
     def factors(self, row: int, k: Any, vectors: int) -> list[Any]:
         at = self.row_of(row, self.lda, k)

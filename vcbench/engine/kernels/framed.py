@@ -1,7 +1,7 @@
-"""Attention over codes that are not of the stored keys alone: rotated groups of pre-RoPE heads, exact tokens, a sketch.
+"""Attention over codes besides which there are exact tokens or a sketch of what the codes have missed.
 
-A task takes a chunk for all heads, since a rotation may run across heads: each block's keys are decoded into one tile a
-head and brought into the stored form there, then met by the exact kernels.
+A task takes a chunk for all heads: each block's keys are decoded into one tile a head and brought into the stored form
+there, then met by the exact kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from vcbench.engine.kernels.attention import (
 from vcbench.engine.kernels.simd import Float, fma_rows
 from vcbench.engine.kernels.tasks import fetch_add
 from vcbench.engine.kernels.tiles import decode_by_lane, decode_by_line, put_page_tokens, widened
-from vcbench.engine.kernels.turns import hadamard_tile, rope_tile
 
 
 class KeyCodes(NamedTuple):
@@ -56,15 +55,6 @@ class ValueCodes(NamedTuple):
     group: int
     groups: int
     done: int
-
-
-class KeyForm(NamedTuple):
-    """How coded keys become stored ones; see `frames.Decoding`."""
-
-    order: Any
-    together: int
-    cos: Any
-    sin: Any
 
 
 class Sketch(NamedTuple):
@@ -105,13 +95,12 @@ class Pages(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """A thread's working memory. scales: [2, n], the steps and offsets of a tile; coded, keys: [Hk * D, 64].
+    """A thread's working memory. scales: [2, n], the steps and offsets of a tile; keys: [Hk * D, 64].
 
     signs: [D, 64]; values: [64, width].
     """
 
     scales: Any
-    coded: Any
     keys: Any
     signs: Any
     values: Any
@@ -125,36 +114,35 @@ def make_scratch(keys: Any, values: Any, depth: int, width: int) -> Any:
     return Scratch(
         np.zeros((2, max(of_keys, BLOCK * values.groups + width)), np.float32),
         np.zeros((vectors * size, BLOCK), np.float32),
-        np.zeros((vectors * size, BLOCK), np.float32),
         np.zeros((depth, BLOCK), np.float32),
         np.zeros((BLOCK, width), np.float32),
     )
 
 
 @numba.njit(nogil=True)
-def key_scales(keys: Any, vector: int, block: int, count: int, scale: float, scales: Any) -> None:
-    """Steps and offsets, times `scale`, of a vector's first `count` tokens of a block, as `tiles` takes them."""
+def key_scales(keys: Any, vector: int, block: int, count: int, scales: Any) -> None:
+    """Steps and offsets of a vector's first `count` tokens of a block, as `tiles` takes them."""
     if not keys.by_channel:
-        widened(keys.steps[vector, block], 1.0, scale, scales[0, :BLOCK])
-        widened(keys.minima[vector, block], 0.0, scale, scales[1, :BLOCK])
+        widened(keys.steps[vector, block], 1.0, scales[0, :BLOCK])
+        widened(keys.minima[vector, block], 0.0, scales[1, :BLOCK])
         return
     size, inside = keys.codes.shape[2], min(keys.group, BLOCK)
     for g in range((count + inside - 1) // inside):
         row, part = (block * BLOCK + g * inside) // keys.group, slice(g * size, (g + 1) * size)
-        widened(keys.steps[vector, row], 1.0, scale, scales[0, part])
-        widened(keys.minima[vector, row], 0.0, scale, scales[1, part])
+        widened(keys.steps[vector, row], 1.0, scales[0, part])
+        widened(keys.minima[vector, row], 0.0, scales[1, part])
 
 
 @numba.njit(nogil=True)
-def coded_tiles(keys: Any, block: int, count: int, scale: float, scales: Any, tiles: Any) -> None:
-    """What a block's codes stand for, times `scale`, vector after vector: tiles: [vectors * size, 64].
+def coded_tiles(keys: Any, block: int, count: int, scales: Any, tiles: Any) -> None:
+    """What a block's codes stand for, vector after vector: tiles: [vectors * size, 64].
 
     Only the first `count` tokens mean anything.
     """
     size = keys.codes.shape[2]
     steps, offsets, levels = scales[0].ctypes.data, scales[1].ctypes.data, keys.levels.ctypes.data
     for vector in range(keys.codes.shape[0]):
-        key_scales(keys, vector, block, count, scale, scales)
+        key_scales(keys, vector, block, count, scales)
         codes, out = keys.codes[vector, block].ctypes.data, tiles[vector * size].ctypes.data
         if keys.by_channel:
             inside = min(keys.group, BLOCK)
@@ -167,7 +155,7 @@ def coded_tiles(keys: Any, block: int, count: int, scale: float, scales: Any, ti
 def add_sketch(sketch: Any, head: int, block: int, scratch: Any, tile: int) -> None:
     """tile[:, j] += matrix @ (signs of token j * its scale), for the address of a tile [D, 64]."""
     depth, steps, offsets = sketch.matrix.shape[0], scratch.scales[0], scratch.scales[1]
-    widened(sketch.scales[head, block], 1.0, 1.0, steps[:BLOCK])
+    widened(sketch.scales[head, block], 1.0, steps[:BLOCK])
     offsets[:BLOCK] = Float(0)
     signs = scratch.signs.ctypes.data
     codes = sketch.codes[head, block].ctypes.data
@@ -177,7 +165,7 @@ def add_sketch(sketch: Any, head: int, block: int, scratch: Any, tile: int) -> N
 
 @numba.njit(nogil=True)
 def key_tiles(
-    keys: Any, form: Any, sketch: Any, exact: Any, pages: Any, block: int, depth: int, scratch: Any
+    keys: Any, sketch: Any, exact: Any, pages: Any, block: int, depth: int, scratch: Any
 ) -> Any:  # fmt: skip
     """Puts a block's stored keys into scratch.keys, head after head; returns how many of its tokens come from codes.
 
@@ -186,20 +174,11 @@ def key_tiles(
     ready = min(BLOCK, keys.done - block * BLOCK)
     if ready <= 0:
         return 0
-    tiles, row_bytes = scratch.keys, 4 * BLOCK
-    at, size = tiles.ctypes.data, form.together * depth
-    if form.together:
-        coded_tiles(keys, block, ready, Float(1.0 / np.sqrt(size)), scratch.scales, scratch.coded)
-        for first in range(0, form.order.shape[0], size):
-            order = form.order.ctypes.data + 4 * first
-            hadamard_tile(scratch.coded.ctypes.data, order, size, at + first * row_bytes)
-    else:
-        coded_tiles(keys, block, ready, Float(1), scratch.scales, tiles)
+    tiles = scratch.keys
+    coded_tiles(keys, block, ready, scratch.scales, tiles)
     begin, end = tokens_within(exact, block, ready)
     for head in range(tiles.shape[0] // depth):
         tile = tiles[head * depth : (head + 1) * depth]
-        if form.together:
-            rope_tile(tile.ctypes.data, form.cos[block].ctypes.data, form.sin[block].ctypes.data, depth // 2)
         if sketch.matrix.size:
             add_sketch(sketch, head, block, scratch, tile.ctypes.data)
         for i in range(begin, end):
@@ -228,8 +207,8 @@ def value_tile(values: Any, exact: Any, pages: Any, head: int, block: int, scrat
         return page
     depth, width = exact.values.shape[2], tile.shape[1]
     groups, start, numbers = values.groups, block * BLOCK * values.groups, ready * values.groups
-    widened(values.steps[head, start : start + numbers], 1.0, 1.0, scratch.scales[0])
-    widened(values.minima[head, start : start + numbers], 0.0, 1.0, scratch.scales[1])
+    widened(values.steps[head, start : start + numbers], 1.0, scratch.scales[0])
+    widened(values.minima[head, start : start + numbers], 0.0, scratch.scales[1])
     decode_by_line(
         values.form, values.codes[head, block].ctypes.data, values.levels.ctypes.data,
         scratch.scales[0].ctypes.data, scratch.scales[1].ctypes.data, groups, 1,
@@ -245,7 +224,7 @@ def value_tile(values: Any, exact: Any, pages: Any, head: int, block: int, scrat
 
 @numba.njit(nogil=True)
 def attend_framed_chunk(
-    query: Any, keys: Any, values: Any, form: Any, sketch: Any, exact: Any, pages: Any, first_visible: int, group: int,
+    query: Any, keys: Any, values: Any, sketch: Any, exact: Any, pages: Any, first_visible: int, group: int,
     chunk: int, blocks: int, scratch: Any, scores: Any, row_sum: Any, row_max: Any, row_sums: Any, acc: Any,
 ) -> None:  # fmt: skip
     """All heads' query rows over one chunk. query: [Hk, rows, D], scaled; acc: [Hk, rows, width].
@@ -255,7 +234,7 @@ def attend_framed_chunk(
     kv_heads, rows, depth = query.shape
     row_max[:], row_sum[:], acc[:] = LOWEST, Float(0), Float(0)
     for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
-        ready = key_tiles(keys, form, sketch, exact, pages, block, depth, scratch)
+        ready = key_tiles(keys, sketch, exact, pages, block, depth, scratch)
         page = pages.table[block - pages.first_block] + pages.keys_at if block >= pages.first_block else 0
         first = first_row_beyond(block * BLOCK, first_visible, rows, group)
         for head in range(kv_heads):
@@ -272,12 +251,12 @@ def attend_framed_chunk(
 
 @numba.njit(parallel=True, nogil=True, cache=True)
 def attend_framed(
-    workers: int, q: Any, keys: Any, values: Any, form: Any, sketch: Any, exact: Any, pages: Any, first_visible: int,
+    workers: int, q: Any, keys: Any, values: Any, sketch: Any, exact: Any, pages: Any, first_visible: int,
     width: int, out: Any,
 ) -> None:  # fmt: skip
     """Attention of q: [n, H, D] over one layer; token i sees first_visible + i tokens. out: [n, Hk, H / Hk, D].
 
-    keys: KeyCodes, values: ValueCodes, form: KeyForm, sketch: Sketch, exact: ExactEntries, pages: Pages. Tokens from
+    keys: KeyCodes, values: ValueCodes, sketch: Sketch, exact: ExactEntries, pages: Pages. Tokens from
     `done` on come from the pages.
     """
     n, heads, depth = q.shape
@@ -303,7 +282,7 @@ def attend_framed(
             if chunk >= chunks:
                 break
             attend_framed_chunk(
-                query, keys, values, form, sketch, exact, pages, first_visible, group, chunk, blocks, scratch, scores,
+                query, keys, values, sketch, exact, pages, first_visible, group, chunk, blocks, scratch, scores,
                 row_sum, part_max[chunk], part_sum[chunk], part_acc[chunk],
             )  # fmt: skip
     combine_heads(part_max, part_sum, part_acc, out)

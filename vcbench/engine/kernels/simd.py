@@ -207,6 +207,33 @@ def load(typing_context: Any, address: Any) -> Any:
     return types.float32(types.int64), codegen
 
 
+def _integer_at(bits: int) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.IntType(bits)
+        value = builder.load(builder.inttoptr(args[0], kind.as_pointer()), align=bits // 8)
+        return builder.sext(value, _I64) if bits < 64 else value
+
+    return codegen
+
+
+@intrinsic
+def load_int16(typing_context: Any, address: Any) -> Any:
+    """The int16 at an address, as int64."""
+    return types.int64(types.int64), _integer_at(16)
+
+
+@intrinsic
+def load_int32(typing_context: Any, address: Any) -> Any:
+    """The int32 at an address, as int64."""
+    return types.int64(types.int64), _integer_at(32)
+
+
+@intrinsic
+def load_int64(typing_context: Any, address: Any) -> Any:
+    """The int64 at an address."""
+    return types.int64(types.int64), _integer_at(64)
+
+
 @intrinsic
 def store(typing_context: Any, address: Any, value: Any) -> Any:
     """Writes a float32 to an address."""

@@ -5,6 +5,7 @@ A code of up to 4 bits, or of 8, stands for levels[code] * step + offset; see `c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -30,6 +31,49 @@ def level_table(levels: NDArray[Any], bits: int, symmetric: bool) -> tuple[int, 
     if not levels.size:
         levels = np.arange(1 << bits, dtype=np.float32) - np.float32(symmetric and 1 << (bits - 1))
     return (bits if bits <= 4 else TABLE8), np.tile(levels, max(1, TABLE >> bits))
+
+
+class _TableEmitter(CodeTileEmitter):
+    """Emits the decoding of lines of 64 codes, each with a table of 16 numbers of its own."""
+
+    def __init__(self, builder: Any, form: int, args: Any) -> None:
+        codes, pitch, tables, out, lines = args
+        none, width = ir.Constant(_I64, 0), ir.Constant(_I64, BLOCK)
+        super().__init__(builder, 0, form, (none, none, none, width, codes, pitch, tables, out, width, lines, width))
+        self.tables = tables
+
+    def line(self, k: Any, columns: list[Any]) -> list[Any]:
+        build = self.builder
+        self.decoder.levels = build.add(self.tables, build.mul(k, ir.Constant(_I64, 4 * TABLE)))
+        self.decoder.read_table()
+        return super().line(k, columns)
+
+    def strip(self, x: Any, vectors: int) -> None:
+        columns = self.columns(x, vectors)
+        self.prepare(columns)
+
+        def body(k: Any) -> None:
+            start = self.builder.mul(k, self.ldc)
+            for column, number in zip(columns, self.line(k, columns), strict=True):
+                place = self.address(self.c, self.builder.add(start, column), _NUMBERS)
+                self.builder.store(number, place, align=4)
+
+        _each_line(self.builder, self.depth, body)
+
+
+def _each_line(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
+    """Emits a loop over lines 0 .. count - 1, at least one; the body stays in one basic block."""
+    head = builder.block
+    loop, done = builder.append_basic_block("lines"), builder.append_basic_block("lines.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k = builder.phi(_I64)
+    body(k)
+    following = builder.add(k, ir.Constant(_I64, 1))
+    k.add_incoming(ir.Constant(_I64, 0), head)
+    k.add_incoming(following, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+    builder.position_at_end(done)
 
 
 class _DecodeEmitter(CodeTileEmitter):
@@ -65,20 +109,14 @@ class _DecodeEmitter(CodeTileEmitter):
         build = self.builder
         columns = self.columns(x, vectors)
         self.prepare(columns)
-        head = build.block
-        loop, done = build.append_basic_block("lines"), build.append_basic_block("lines.done")
-        build.branch(loop)
-        build.position_at_end(loop)
-        k = build.phi(_I64)
-        start, at = build.mul(k, self.ldc), build.mul(k, self.lda)
-        for vector, numbers in enumerate(self.line(k, columns)):
-            value = build.call(self.fma, [numbers, *self.scales(vector, at)])
-            build.store(value, self.address(self.c, build.add(start, columns[vector]), _NUMBERS), align=4)
-        following = build.add(k, ir.Constant(_I64, 1))
-        k.add_incoming(ir.Constant(_I64, 0), head)
-        k.add_incoming(following, build.block)
-        build.cbranch(build.icmp_signed("<", following, self.depth), loop, done)
-        build.position_at_end(done)
+
+        def body(k: Any) -> None:
+            start, at = build.mul(k, self.ldc), build.mul(k, self.lda)
+            for vector, numbers in enumerate(self.line(k, columns)):
+                value = build.call(self.fma, [numbers, *self.scales(vector, at)])
+                build.store(value, self.address(self.c, build.add(start, columns[vector]), _NUMBERS), align=4)
+
+        _each_line(build, self.depth, body)
 
 
 @intrinsic(prefer_literal=True)
@@ -100,6 +138,34 @@ def _decode(
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+@intrinsic(prefer_literal=True)
+def _decode_tables(
+    typing_context: Any, form: Any, codes: Any, pitch: Any, tables: Any, out: Any, lines: Any
+) -> Any:  # fmt: skip
+    if not isinstance(form, types.IntegerLiteral):
+        return None
+    kind = form.literal_value
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        emitter = _TableEmitter(builder, kind, args[1:])
+        emitter.short_lines()
+        return context.get_dummy_value()
+
+    return types.void(form, *[types.int64] * 5), codegen
+
+
+@numba.njit(nogil=True)
+def decode_by_table(form: int, codes: int, tables: int, out: int, lines: int) -> None:
+    """out[l, x] = tables[l][codes[l, x]] for `lines` >= 1 lines of 64 codes of 2, 3 or 4 bits, tables of 16 numbers."""
+    pitch = BLOCK * bits_of(form) // 8
+    if form == 4:
+        _decode_tables(4, codes, pitch, tables, out, lines)
+    elif form == 3:
+        _decode_tables(3, codes, pitch, tables, out, lines)
+    else:
+        _decode_tables(2, codes, pitch, tables, out, lines)
 
 
 def _lines_function(form: int, by_lane: int) -> Any:
@@ -134,20 +200,26 @@ def decode_by_lane(form: int, codes: int, levels: int, steps: int, offsets: int,
 
 
 @numba.njit(nogil=True)
+def code_at(form: int, line: int, width: int, x: int) -> Any:
+    """Code x of a line of `width` codes."""
+    plane = 2 if form == 3 else bits_of(form)
+    size = width * plane // 8
+    code = plane_code(line, size, plane, x)
+    if form == 3:
+        code |= plane_code(line + size, width // 8, 1, x) << np.int32(2)
+    return code
+
+
+@numba.njit(nogil=True)
 def decode_one_by_one(
     form: int, codes: int, levels: int, steps: int, offsets: int, stride: int, part: int, group: int, out: int,
     lines: int, width: int,
 ) -> None:  # fmt: skip
     """`decode_by_line` for groups or widths that do not lie in vectors."""
-    bits = bits_of(form)
-    plane = 2 if form == 3 else bits
-    size, pitch = width * plane // 8, width * bits // 8
+    pitch = width * bits_of(form) // 8
     for line in range(lines):
-        at = codes + line * pitch
         for x in range(width):
-            code = plane_code(at, size, plane, x)
-            if form == 3:
-                code |= plane_code(at + size, width // 8, 1, x) << np.int32(2)
+            code = code_at(form, codes + line * pitch, width, x)
             place = 4 * (line * stride + x // group * part)
             value = fma(load(levels + 4 * np.int64(code)), load(steps + place), load(offsets + place))
             store(out + 4 * (line * width + x), value)
@@ -180,14 +252,31 @@ def decode_by_line(
         _lines_8(codes, pitch, levels, steps, offsets, stride, part, group, out, lines, width)
 
 
+@intrinsic
+def widened_line(typing_context: Any, halves: Any, out: Any) -> Any:
+    """out[i] = halves[i], float16, for a block's 64; addresses."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        source, target = args
+        kind = ir.VectorType(ir.HalfType(), LANES)
+        for start in range(0, BLOCK, LANES):
+            at = builder.add(source, ir.Constant(_I64, 2 * start))
+            wide = builder.fpext(builder.load(builder.inttoptr(at, kind.as_pointer()), align=2), _NUMBERS)
+            to = builder.add(target, ir.Constant(_I64, 4 * start))
+            builder.store(wide, builder.inttoptr(to, _NUMBERS.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
 @numba.njit(nogil=True)
-def widened(halves: Any, missing: float, scale: float, out: Any) -> None:
-    """out[i] = scale * halves[i], float16 bits; `missing` in place of halves where there are none at all."""
+def widened(halves: Any, missing: float, out: Any) -> None:
+    """out[i] = halves[i], float16 bits; `missing` in place of halves where there are none at all."""
     if halves.shape[0] == 0:
-        out[:] = missing * scale
+        out[:] = missing
         return
     for i in range(halves.shape[0]):
-        out[i] = half_as_float(halves[i]) * scale
+        out[i] = half_as_float(halves[i])
 
 
 @numba.njit(nogil=True)

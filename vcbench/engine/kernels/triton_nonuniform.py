@@ -1,6 +1,6 @@
 """Attention over KVQuant's codes on a GPU: codebooks in a range, sparse outliers, pre-RoPE keys, exact first tokens.
 
-The two halves of a key that the rotary embedding mixes are decoded side by side. Outliers are put into a tile of codes
+The two halves of a key that the rotary embedding mixes are decoded side by side. Outliers are added to a tile of codes
 by products with one-hot matrices in float16, which are exact: each place has at most one outlier. See `triton_parts`
 for spans and splits.
 """
@@ -71,10 +71,10 @@ def attend_nonuniform(launch: Launch, q: Tensor, *, bits: int, value_bytes: int,
 
 
 @triton.jit
-def put_outliers(  # type: ignore[no-untyped-def]
+def add_outliers(  # type: ignore[no-untyped-def]
     tile, span, index, rows, columns, COLUMNS: tl.constexpr, FIELD: tl.constexpr, CHUNK: tl.constexpr
 ):
-    """The tile with its outliers over its own numbers; rows, columns: of the places that it holds, -1 for none.
+    """The tile with what its codes miss added; rows, columns: of the places that it holds, -1 for none.
 
     A place is row * COLUMNS + column.
     """
@@ -88,9 +88,7 @@ def put_outliers(  # type: ignore[no-untyped-def]
         row, column = place // COLUMNS, place % COLUMNS
         in_row = rows[:, None] == tl.where(at < end, row, -2)[None, :]
         in_column = (column[:, None] == columns[None, :]).to(tl.float16)
-        put = tl.dot(tl.where(in_row, number[None, :], 0.0).to(tl.float16), in_column)
-        marked = tl.dot(in_row.to(tl.float16), in_column)
-        tile = tl.where(marked > 0.5, put, tile)
+        tile += tl.dot(tl.where(in_row, number[None, :], 0.0).to(tl.float16), in_column)
     return tile
 
 
@@ -107,7 +105,7 @@ def key_half(  # type: ignore[no-untyped-def]
     offset = tl.load(head_of(span, head, K_OFFSETS, tl.float16) + channel, mask=deep, other=0.0).to(tl.float32)
     key = tl.load(address(span, K_LEVELS, tl.float32) + code) * step[:, None] + offset[:, None]
     if SPARSE:
-        key = put_outliers(key, span, index, tl.where(deep, channel, -1), ahead, BLOCK, K_TILES, OUTLIERS)
+        key = add_outliers(key, span, index, tl.where(deep, channel, -1), ahead, BLOCK, K_TILES, OUTLIERS)
     return key
 
 
@@ -184,7 +182,7 @@ def _attend(  # type: ignore[no-untyped-def]
         offset = tl.load(value_offsets + position, mask=coded, other=0.0).to(tl.float32)
         value = tl.load(address(span, V_LEVELS, tl.float32) + code) * step[:, None] + offset[:, None]
         if SPARSE:
-            value = put_outliers(value, span, index, ahead, tl.where(readable, channel, -1), DEPTH, V_TILES, OUTLIERS)
+            value = add_outliers(value, span, index, ahead, tl.where(readable, channel, -1), DEPTH, V_TILES, OUTLIERS)
         value = tl.where(coded[:, None] & deep[None, :], value, 0.0)
         value += exact_half(tail_values, first_values, position, stored, early, tail_start, channel, deep, DEPTH)
         mixed = mixed * shrink[:, None] + tl.dot(weights.to(operand), value.to(operand), input_precision="ieee")
