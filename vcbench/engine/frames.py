@@ -18,6 +18,7 @@ from vcbench.engine.rotation import fast_hadamard, hadamard
 from vcbench.engine.stores import KVShape
 
 Kind = Literal["keys", "values"]
+_NO_MATRIX = torch.empty((0, 0, 0))
 _FEW_ROWS = 256
 """Up to so many rows, waking a second thread takes longer than the product."""
 
@@ -45,7 +46,7 @@ class Frame:
 
         Asked for where `decoding` is plain.
         """
-        return _NO_ANGLES, _NO_ANGLES
+        return _NO_MATRIX, _NO_MATRIX
 
     def coded_shape(self, shape: KVShape) -> tuple[int, int]:
         """Into how many vectors of what size a token's keys are cut for coding; Hk and D here."""

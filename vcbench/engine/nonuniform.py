@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vcbench.engine.frames import Kind
-from vcbench.engine.kernels.coded import middle_of
+from vcbench.engine.kernels.code_blocks import middle_of
 from vcbench.engine.kernels.tiles import level_table
 from vcbench.engine.packing import HALF_MAX
 

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vcbench.engine.cache import FullCache, Joined, KVCache
-from vcbench.engine.code_batch import tail_of
 from vcbench.engine.exact_tokens import ExactTokens
-from vcbench.engine.frames import Frame
 from vcbench.engine.gpu import on_gpu
-from vcbench.engine.kernels import coded
-from vcbench.engine.kernels.attention import BLOCK, VISIBLE
-from vcbench.engine.kernels.coded import ValueCoding
-from vcbench.engine.kernels.exceptions import EXCEPTION_FIELDS, K_OUTLIERS, V_OUTLIERS
+from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.kernels.simd import LANES
 from vcbench.engine.nonuniform import Codebooks, as_stored, channel_limits, value_ranges
+from vcbench.engine.nonuniform_batch import nonuniform_batch
 from vcbench.engine.outliers import Outliers
 from vcbench.engine.packing import BYTE, pack, unpack
 from vcbench.engine.rope import RopeTable
 from vcbench.engine.stores import (
     ExactStore,
     KVShape,
-    PageBatch,
     PagedStore,
-    Spans,
     TensorStore,
     attend_chunks,
     make_store,
 )
-from vcbench.engine.unrotated_batch import UnrotatedBatch, UnrotatedCoding, key_coding
 
 _BULK_TOKENS = 1024
 
@@ -171,6 +163,11 @@ class NonuniformCache(KVCache):
             cache.tail.reserve(cache.tokens - cache.done + rows)
         return nonuniform_batch(alike)
 
+    def page_tail(self) -> PagedStore:
+        """The exact tail of a cache on CPU."""
+        assert isinstance(self.tail, PagedStore)
+        return self.tail
+
     def _reads_as(self, other: NonuniformCache) -> bool:
         """Whether one kernel call can read both caches; each may have key ranges, outliers and first tokens its own."""
         paged = isinstance(self.tail, PagedStore) and isinstance(other.tail, PagedStore)
@@ -248,47 +245,3 @@ def _grown(tensor: Tensor, dimension: int, size: int) -> Tensor:
     missing = list(tensor.shape)
     missing[dimension] = size - tensor.shape[dimension]
     return torch.cat([tensor, tensor.new_zeros(missing)], dim=dimension)
-
-
-def nonuniform_batch(parts: Sequence[tuple[NonuniformCache, int]]) -> UnrotatedBatch:
-    """Caches with the same books and rotary embedding, with their rows."""
-    first = parts[0][0]
-    shape, books = first.shape, first.books
-    (form, key_levels), (_, value_levels) = books.kernel_levels("keys"), books.kernel_levels("values")
-    positions = max(cache.tokens + rows for cache, rows in parts)
-    keys = key_coding(first.rope, positions, form, key_levels[0], size=shape.head_dim)
-    values = ValueCoding(
-        form=form, group=first.width, groups=1, scaled=True, centred=True, unit=np.float32(1), levels=value_levels[0]
-    )
-    coding = UnrotatedCoding(
-        keys=lambda layer: keys._replace(levels=key_levels[layer]),
-        values=lambda layer: values._replace(levels=value_levels[layer]),
-        frame=Frame(),
-    )
-    tails = PageBatch(shape, [tail_of(cache).rows(cache.tokens - cache.done, rows) for cache, rows in parts])
-    exceptions = np.zeros((shape.n_layers, len(parts), EXCEPTION_FIELDS), np.int64)
-    for index, (cache, _) in enumerate(parts):
-        exceptions[:, index, :K_OUTLIERS] = cache.first.addresses()
-        exceptions[:, index, K_OUTLIERS:V_OUTLIERS] = cache.k_outliers.addresses()
-        exceptions[:, index, V_OUTLIERS:] = cache.v_outliers.addresses()
-    return UnrotatedBatch(shape, coding, tails, _spans(parts, tails.spans), exceptions)
-
-
-def _spans(parts: Sequence[tuple[NonuniformCache, int]], tails: Spans) -> Spans:
-    """The tails' spans, which see tokens instead of entries, and where the codes are: [S, CODED_FIELDS]."""
-    spans = np.zeros((len(parts), coded.CODED_FIELDS), np.int64)
-    spans[:, : tails.shape[1]] = tails
-    for span, (cache, _) in zip(spans, parts, strict=True):
-        span[VISIBLE] = cache.tokens + 1
-        span[coded.FIRST_BLOCK] = cache.done // BLOCK
-        span[coded.KEYS_DONE] = span[coded.VALUES_DONE] = cache.done
-        for field, tensor, by_head in (
-            (coded.K_CODES, cache.k_codes, True), (coded.K_STEPS, cache.k_ranges, True),
-            (coded.K_MINIMA, cache.k_offsets, True), (coded.V_CODES, cache.v_codes, True),
-            (coded.V_STEPS, cache.v_ranges, False), (coded.V_MINIMA, cache.v_offsets, False),
-        ):  # fmt: skip
-            if tensor.numel():
-                size = tensor.element_size()
-                span[field : field + 2] = tensor.data_ptr(), size * tensor.stride(0)
-                span[field + 2] = size * tensor.stride(1) * by_head
-    return spans

@@ -16,7 +16,7 @@ from vcbench.engine.code_batch import coded_spans, tail_of, value_coding
 from vcbench.engine.frames import Frame, GroupedHeads
 from vcbench.engine.kernels import attention
 from vcbench.engine.kernels import unrotated as kernel
-from vcbench.engine.kernels.coded import ValueCoding
+from vcbench.engine.kernels.code_blocks import ValueCoding
 from vcbench.engine.kernels.exceptions import EXCEPTION_FIELDS, K_OUTLIERS
 from vcbench.engine.kernels.simd import LANES
 from vcbench.engine.kernels.tiles import level_table

@@ -33,6 +33,7 @@ from vcbench.engine.kernels.attention import (
     owner,
     softmax_block,
 )
+from vcbench.engine.kernels.code_blocks import add_exact_scores, add_exact_values, add_values
 from vcbench.engine.kernels.coded import (
     CODED_FIELDS,
     FIRST_BLOCK,
@@ -42,9 +43,6 @@ from vcbench.engine.kernels.coded import (
     KEYS_DONE,
     V_CODES,
     VALUES_DONE,
-    add_exact_scores,
-    add_exact_values,
-    add_values,
     head_place,
 )
 from vcbench.engine.kernels.codes import bits_of
@@ -322,7 +320,7 @@ def attend_unrotated(
     """Attention of a ragged batch over one layer, by `workers` threads.
 
     q, tables, shift, head_bytes, out: as in `attention.attend_pages`; spans: [S, UNROTATED_FIELDS]; keys: KeyCoding;
-    values: `coded.ValueCoding`; exceptions: [requests, EXCEPTION_FIELDS]. All rows of a span see all its codes.
+    values: `code_blocks.ValueCoding`; exceptions: [requests, EXCEPTION_FIELDS]. All rows of a span see all its codes.
     """
     count, group, together = spans.shape[0], out.shape[2], keys.together
     task_at = np.zeros(count + 1, np.int64)
