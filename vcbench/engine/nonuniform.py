@@ -18,6 +18,9 @@ from vcbench.engine.kernels.tiles import level_table
 from vcbench.engine.packing import HALF_MAX
 
 _LEAST_RANGE = 2.0**-14
+TIE_SLACK = 2.0**-10
+"""Of its range, how far a key may lie beyond a limit and be none of the outliers: keys tied with the limit differ from
+it by the rounding of their embedding and of the limit itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from vcbench.engine.exact_tokens import ExactTokens
 from vcbench.engine.gpu import on_gpu
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.kernels.simd import LANES
-from vcbench.engine.nonuniform import Codebooks, as_stored, channel_limits, value_ranges
+from vcbench.engine.nonuniform import TIE_SLACK, Codebooks, as_stored, channel_limits, value_ranges
 from vcbench.engine.nonuniform_batch import nonuniform_batch
 from vcbench.engine.outliers import Outliers
 from vcbench.engine.packing import BYTE, pack, unpack
@@ -124,7 +124,7 @@ class NonuniformCache(KVCache):
         by_channel = codes.unflatten(1, (blocks, BLOCK)).transpose(2, 3)
         self.k_codes[layer, :, first : first + blocks] = pack(by_channel, self.books.bits)
         if self.books.outliers:
-            marked = scaled.abs() > 1
+            marked = scaled.abs() > 1 + TIE_SLACK
             marked[:, : max(0, self.sinks - start)] = False
             missed = k - self._key_table(layer)[:, None].expand(*k.shape, -1).gather(3, codes[..., None].long())[..., 0]
             tiles, marks = (x.unflatten(1, (blocks, BLOCK)).permute(1, 0, 3, 2).flatten(2) for x in (missed, marked))
