@@ -74,9 +74,17 @@ def model(*, zero: bool = False, swapped: bool = False) -> Decoder:
 
 @cache
 def calibration(name: str, options: Any, decoder: Decoder) -> Calibration:
-    """A fit on random tokens."""
+    """A fit on random tokens; for the model with its heads in another order the same fit, its heads reordered.
+
+    Fitted on that model, an MLP would start from other random weights for each head.
+    """
     samples = [tiny.token_ids(64, seed=seed) for seed in range(100, 102)]
-    return make_calibration(lookup("compressor", name).calibrate(options, decoder, samples).tensors, {"method": name})
+    moved = decoder is model(swapped=True)
+    tensors = lookup("compressor", name).calibrate(options, model() if moved else decoder, samples).tensors
+    if moved:
+        heads = ARCHITECTURE.n_kv_heads
+        tensors = {key: x[:, ORDER].contiguous() if x.shape[1] == heads else x for key, x in tensors.items()}
+    return make_calibration(tensors, {"method": name})
 
 
 def compressed(method: Method, decoder: Decoder, tokens: int, chunk: int = 64) -> tuple[Prefill, KVCache]:
