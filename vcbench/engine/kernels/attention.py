@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from vcbench.engine.kernels.simd import Float, exp, fma, fma_rows
+from vcbench.engine.kernels.simd import Float, address, exp, fma, fma_rows
 from vcbench.engine.kernels.tasks import fetch_add
 
 BLOCK = 64
@@ -71,10 +71,10 @@ def block_step(
         for j in range(BLOCK):
             scores[r, j] = Float(0)
     stride = 4 * SCORE_STRIDE
-    at = scores.ctypes.data
-    out = acc.ctypes.data
+    at = address(scores)
+    out = address(acc)
     fma_rows(
-        rows - first, query.ctypes.data + 4 * first * depth, depth, keys, at + first * stride, SCORE_STRIDE,
+        rows - first, address(query) + 4 * first * depth, depth, keys, at + first * stride, SCORE_STRIDE,
         depth, BLOCK,
     )  # fmt: skip
     for r in range(first, rows):
@@ -245,7 +245,7 @@ def attend_pages(
         scores = np.empty((most, SCORE_STRIDE), np.float32)
         row_sum = np.empty((most, BLOCK), np.float32)
         while True:
-            task = fetch_add(taken.ctypes.data, 1)
+            task = fetch_add(address(taken), 1)
             if task >= task_at[count]:
                 break
             s = owner(task_at, task)
@@ -260,5 +260,5 @@ def attend_pages(
                 shift + spans[s, VALUES] + head * head_bytes, visible, scores, row_sum[:rows], part_max[parts],
                 part_sum[parts], part_acc[parts],
             )  # fmt: skip
-            if fetch_add(left[head_at[s] + head :].ctypes.data, -1) == 1:
+            if fetch_add(address(left[head_at[s] + head :]), -1) == 1:
                 combine_head(spans, s, head, part_at[s], part_max, part_sum, part_acc, out)

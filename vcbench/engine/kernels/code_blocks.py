@@ -13,7 +13,7 @@ import numba
 from vcbench.engine.kernels.attention import BLOCK, SCORE_STRIDE
 from vcbench.engine.kernels.codes import bits_of, code_rows
 from vcbench.engine.kernels.folding import fill_line, folded_line, raise_line, scaled_line, unfolded_line
-from vcbench.engine.kernels.simd import Float, fma_rows
+from vcbench.engine.kernels.simd import Float, address, fma_rows
 
 
 class KeyCoding(NamedTuple):
@@ -56,7 +56,7 @@ def scores_by_channel(
     """scores[r, j] = query[r] . key j of the first `ready` tokens of a block. folded: scratch [groups * rows, D]."""
     rows, depth = query.shape
     inside = min(coding.group, BLOCK)
-    query_at, folded_at, scores_at = query.ctypes.data, folded.ctypes.data, scores.ctypes.data
+    query_at, folded_at, scores_at = address(query), address(folded), address(scores)
     groups = (ready + inside - 1) // inside
     for g in range(groups):
         row = (block * BLOCK + g * inside) // coding.group
@@ -71,8 +71,8 @@ def scores_by_channel(
             fill_line(scores_at + 4 * (r * SCORE_STRIDE + g * inside), offset, inside)
     line = BLOCK * bits_of(coding.form) // 8
     code_rows(
-        coding.form, rows, folded.ctypes.data, depth, rows * depth, inside, codes + block * depth * line, line,
-        coding.levels.ctypes.data, scores_at, SCORE_STRIDE, depth, BLOCK,
+        coding.form, rows, address(folded), depth, rows * depth, inside, codes + block * depth * line, line,
+        address(coding.levels), scores_at, SCORE_STRIDE, depth, BLOCK,
     )  # fmt: skip
 
 
@@ -83,15 +83,15 @@ def scores_by_token(
     """As `scores_by_channel`. query: [rows, D] in units; totals: [rows], the sum of each."""
     rows, depth = query.shape
     for r in range(rows):
-        fill_line(scores.ctypes.data + 4 * r * SCORE_STRIDE, Float(0), BLOCK)
+        fill_line(address(scores) + 4 * r * SCORE_STRIDE, Float(0), BLOCK)
     line = BLOCK * bits_of(coding.form) // 8
     code_rows(
-        coding.form, rows, query.ctypes.data, depth, 0, BLOCK, codes + block * depth * line, line,
-        coding.levels.ctypes.data, scores.ctypes.data, SCORE_STRIDE, depth, BLOCK,
+        coding.form, rows, address(query), depth, 0, BLOCK, codes + block * depth * line, line,
+        address(coding.levels), address(scores), SCORE_STRIDE, depth, BLOCK,
     )  # fmt: skip
     at = 2 * block * BLOCK
     for r in range(rows):
-        target = scores.ctypes.data + 4 * r * SCORE_STRIDE
+        target = address(scores) + 4 * r * SCORE_STRIDE
         if coding.centred:
             unfolded_line(target, steps + at, minima + at, middle_of(coding.form), totals[r], BLOCK)
         elif coding.scaled:
@@ -104,18 +104,18 @@ def add_values(coding: Any, weights: Any, rows: int, place: Any, block: int, rea
     (codes, steps, minima), width = place, acc.shape[1]
     line = width * bits_of(coding.form) // 8
     at = codes + block * BLOCK * line
-    levels, group = coding.levels.ctypes.data, coding.group if coding.groups > 1 else width
+    levels, group = address(coding.levels), coding.group if coding.groups > 1 else width
     if not coding.scaled:
         for r in range(rows):
             for j in range(ready):
                 folded[r, j] = weights[r, j] * coding.unit
         code_rows(
-            coding.form, rows, folded.ctypes.data, BLOCK, 0, group, at, line, levels, acc.ctypes.data, width, ready,
+            coding.form, rows, address(folded), BLOCK, 0, group, at, line, levels, address(acc), width, ready,
             width,
         )  # fmt: skip
         return
     stride, first = coding.groups, 2 * block * BLOCK * coding.groups
-    weights_at, folded_at, acc_at = weights.ctypes.data, folded.ctypes.data, acc.ctypes.data
+    weights_at, folded_at, acc_at = address(weights), address(folded), address(acc)
     for g in range(coding.groups):
         for r in range(rows):
             source, target = weights_at + 4 * r * weights.shape[1], folded_at + 4 * (g * rows + r) * BLOCK
@@ -136,7 +136,7 @@ def add_exact_values(
     weights: Any, rows: int, group: int, values: int, skipped: int, visible_first: int, acc: Any
 ) -> None:
     """acc[r] += the weighted values of a page from entry `skipped` on; row r sees visible_first + r // group of it."""
-    at, stride, target = weights.ctypes.data + 4 * skipped, 4 * weights.shape[1], acc.ctypes.data
+    at, stride, target = address(weights) + 4 * skipped, 4 * weights.shape[1], address(acc)
     width = acc.shape[1]
     start = values + 4 * width * skipped
     if visible_first >= BLOCK:
@@ -155,7 +155,7 @@ def add_exact_scores(query: Any, keys: int, ready: int, scratch: Any, scores: An
     for r in range(rows):
         for j in range(BLOCK):
             scratch[r, j] = Float(0)
-    fma_rows(rows, query.ctypes.data, depth, keys, scratch.ctypes.data, SCORE_STRIDE, depth, BLOCK)
+    fma_rows(rows, address(query), depth, keys, address(scratch), SCORE_STRIDE, depth, BLOCK)
     for r in range(rows):
         for j in range(ready, BLOCK):
             scores[r, j] = scratch[r, j]

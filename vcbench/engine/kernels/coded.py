@@ -46,7 +46,7 @@ from vcbench.engine.kernels.code_blocks import (
 from vcbench.engine.kernels.folding import line_sum
 from vcbench.engine.kernels.linear import linear_alone
 from vcbench.engine.kernels.pages import write_rows
-from vcbench.engine.kernels.simd import Float
+from vcbench.engine.kernels.simd import Float, address
 from vcbench.engine.kernels.tasks import fetch_add
 
 FIRST_BLOCK, KEYS_DONE, VALUES_DONE = range(SPAN_FIELDS, SPAN_FIELDS + 3)
@@ -157,7 +157,7 @@ def begin_rows(
     for r in range(rows):
         for d in range(depth):
             scratch.in_units[r, d] = scratch.query[r, d] * unit
-        scratch.totals[r] = line_sum(scratch.query[r].ctypes.data, depth)
+        scratch.totals[r] = line_sum(address(scratch.query[r]), depth)
     acc[:] = Float(0)
     row_max[:] = LOWEST
     scratch.row_sum[:rows] = Float(0)
@@ -242,7 +242,7 @@ def attend_codes(
     for _ in numba.prange(workers):
         scratch = make_scratch(most, q.shape[2], keys, values)
         while True:
-            task = fetch_add(taken.ctypes.data, 1)
+            task = fetch_add(address(taken), 1)
             if task >= task_at[count]:
                 break
             s = owner(task_at, task)
@@ -253,6 +253,6 @@ def attend_codes(
                 queries, spans, s, head, mine % chunks, group, tables, layer, shift + head * head_bytes, keys, values,
                 scratch, part_max[parts], part_sum[parts], part_acc[parts],
             )  # fmt: skip
-            if fetch_add(left[head_at[s] + head :].ctypes.data, -1) == 1:
+            if fetch_add(address(left[head_at[s] + head :]), -1) == 1:
                 combine_head(spans, s, head, part_at[s], part_max, part_sum, part_acc, out)
                 turn_back(spans, s, head, back, out)

@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from vcbench.engine.kernels.simd import LANES, MAX_TILE_ROWS, STRIP, TileEmitter, fma_rows, load
+from vcbench.engine.kernels.simd import LANES, MAX_TILE_ROWS, STRIP, TileEmitter, address, fma_rows, load
 
 SIGNED = 8
 """Codes c of 8 bits that stand for c - 128."""
@@ -342,7 +342,7 @@ def one_by_one(
                     code |= plane_code(line + size, width // 8, 1, first + x) << np.int32(2)
                 tile[k * columns + x] = load(levels + 4 * np.int64(code))
         fma_rows(
-            rows, a + 4 * part * (first // group), lda, tile.ctypes.data, c + 4 * first, ldc, depth, columns
+            rows, a + 4 * part * (first // group), lda, address(tile), c + 4 * first, ldc, depth, columns
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from vcbench.engine.kernels.attention import (
     lane_total,
     softmax_block,
 )
-from vcbench.engine.kernels.simd import Float, exp, fma_rows
+from vcbench.engine.kernels.simd import Float, address, exp, fma_rows
 
 TILE_ROWS = 96
 SPLITS = 8
@@ -39,11 +39,11 @@ def weigh_block(
 
     Row r sees lanes `lane` .. min(stop, visible_first + r // group) - 1, at least one.
     """
-    depth, at = query.shape[1], scores.ctypes.data + 4 * first * SCORE_STRIDE
+    depth, at = query.shape[1], address(scores) + 4 * first * SCORE_STRIDE
     for r in range(first, rows):
         for j in range(BLOCK):
             scores[r, j] = Float(0)
-    fma_rows(rows - first, query.ctypes.data + 4 * first * depth, depth, keys, at, SCORE_STRIDE, depth, BLOCK)
+    fma_rows(rows - first, address(query) + 4 * first * depth, depth, keys, at, SCORE_STRIDE, depth, BLOCK)
     for r in range(first, rows):
         for j in range(lane):
             scores[r, j] = _MINUS_INFINITY
@@ -56,7 +56,7 @@ def add_values(
 ) -> None:
     """acc += weights @ values for the lanes that `weigh_block` met; what a row does not see is left out."""
     width = acc.shape[1]
-    weights, values, out = scores.ctypes.data + 4 * lane, values + 4 * lane * width, acc.ctypes.data
+    weights, values, out = address(scores) + 4 * lane, values + 4 * lane * width, address(acc)
     if visible_first + first // group >= stop:
         at = weights + 4 * first * SCORE_STRIDE
         fma_rows(rows - first, at, SCORE_STRIDE, values, out + 4 * first * width, width, stop - lane, width)

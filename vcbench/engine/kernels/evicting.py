@@ -12,7 +12,7 @@ import numpy as np
 
 from vcbench.engine.kernels.attention import BLOCK, LOWEST
 from vcbench.engine.kernels.pages import entry_address
-from vcbench.engine.kernels.simd import Float, exp, fma_rows, load, store
+from vcbench.engine.kernels.simd import Float, address, exp, fma_rows, load, store
 
 _MINUS_INFINITY = Float(-np.inf)
 _LANES = 64
@@ -65,8 +65,8 @@ def attention_shares(q: Any, table: Any, keys_at: Any, head_bytes: int, entries:
         scores = np.zeros((group, blocks * BLOCK), np.float32)
         for block in range(blocks):
             fma_rows(
-                group, query.ctypes.data, depth, table[block] + keys_at[layer] + head * head_bytes,
-                scores.ctypes.data + 4 * block * BLOCK, blocks * BLOCK, depth, BLOCK,
+                group, address(query), depth, table[block] + keys_at[layer] + head * head_bytes,
+                address(scores) + 4 * block * BLOCK, blocks * BLOCK, depth, BLOCK,
             )  # fmt: skip
         shares = out[layer, head]
         shares[:] = Float(0)

@@ -22,7 +22,7 @@ from vcbench.engine.kernels.attention import (
     head_rows,
     lane_total,
 )
-from vcbench.engine.kernels.simd import Float, fma_rows
+from vcbench.engine.kernels.simd import Float, address, fma_rows
 from vcbench.engine.kernels.tasks import fetch_add
 from vcbench.engine.kernels.tiles import decode_by_lane, decode_by_line, put_page_tokens, widened
 
@@ -140,10 +140,10 @@ def coded_tiles(keys: Any, block: int, count: int, scales: Any, tiles: Any) -> N
     Only the first `count` tokens mean anything.
     """
     size = keys.codes.shape[2]
-    steps, offsets, levels = scales[0].ctypes.data, scales[1].ctypes.data, keys.levels.ctypes.data
+    steps, offsets, levels = address(scales[0]), address(scales[1]), address(keys.levels)
     for vector in range(keys.codes.shape[0]):
         key_scales(keys, vector, block, count, scales)
-        codes, out = keys.codes[vector, block].ctypes.data, tiles[vector * size].ctypes.data
+        codes, out = address(keys.codes[vector, block]), address(tiles[vector * size])
         if keys.by_channel:
             inside = min(keys.group, BLOCK)
             decode_by_line(keys.form, codes, levels, steps, offsets, 1, size, inside, out, size, BLOCK)
@@ -157,10 +157,10 @@ def add_sketch(sketch: Any, head: int, block: int, scratch: Any, tile: int) -> N
     depth, steps, offsets = sketch.matrix.shape[0], scratch.scales[0], scratch.scales[1]
     widened(sketch.scales[head, block], 1.0, steps[:BLOCK])
     offsets[:BLOCK] = Float(0)
-    signs = scratch.signs.ctypes.data
-    codes = sketch.codes[head, block].ctypes.data
-    decode_by_lane(1, codes, sketch.levels.ctypes.data, steps.ctypes.data, offsets.ctypes.data, signs, depth)
-    fma_rows(depth, sketch.matrix.ctypes.data, depth, signs, tile, BLOCK, depth, BLOCK)
+    signs = address(scratch.signs)
+    codes = address(sketch.codes[head, block])
+    decode_by_lane(1, codes, address(sketch.levels), address(steps), address(offsets), signs, depth)
+    fma_rows(depth, address(sketch.matrix), depth, signs, tile, BLOCK, depth, BLOCK)
 
 
 @numba.njit(nogil=True)
@@ -180,7 +180,7 @@ def key_tiles(
     for head in range(tiles.shape[0] // depth):
         tile = tiles[head * depth : (head + 1) * depth]
         if sketch.matrix.size:
-            add_sketch(sketch, head, block, scratch, tile.ctypes.data)
+            add_sketch(sketch, head, block, scratch, address(tile))
         for i in range(begin, end):
             tile[:, exact.positions[i] - block * BLOCK] = exact.keys[head, i]
         if ready < BLOCK:
@@ -210,16 +210,16 @@ def value_tile(values: Any, exact: Any, pages: Any, head: int, block: int, scrat
     widened(values.steps[head, start : start + numbers], 1.0, scratch.scales[0])
     widened(values.minima[head, start : start + numbers], 0.0, scratch.scales[1])
     decode_by_line(
-        values.form, values.codes[head, block].ctypes.data, values.levels.ctypes.data,
-        scratch.scales[0].ctypes.data, scratch.scales[1].ctypes.data, groups, 1,
-        values.group if groups > 1 else width, tile.ctypes.data, ready, width,
+        values.form, address(values.codes[head, block]), address(values.levels),
+        address(scratch.scales[0]), address(scratch.scales[1]), groups, 1,
+        values.group if groups > 1 else width, address(tile), ready, width,
     )  # fmt: skip
     begin, end = tokens_within(exact, block, ready)
     for i in range(begin, end):
         tile[exact.positions[i] - block * BLOCK, :depth] = exact.values[head, i]
     if ready < BLOCK:
         put_page_tokens(page, ready, False, tile)
-    return tile.ctypes.data
+    return address(tile)
 
 
 @numba.njit(nogil=True)
@@ -238,7 +238,7 @@ def attend_framed_chunk(
         page = pages.table[block - pages.first_block] + pages.keys_at if block >= pages.first_block else 0
         first = first_row_beyond(block * BLOCK, first_visible, rows, group)
         for head in range(kv_heads):
-            keys_at = scratch.keys[head * depth].ctypes.data if ready else page + head * pages.head_bytes
+            keys_at = address(scratch.keys[head * depth]) if ready else page + head * pages.head_bytes
             block_step(
                 query[head], first, rows, group, first_visible - block * BLOCK, keys_at,
                 value_tile(values, exact, pages, head, block, scratch), depth, acc.shape[2], scores, row_max[head],
@@ -278,7 +278,7 @@ def attend_framed(
         scores = np.empty((rows, SCORE_STRIDE), np.float32)
         row_sum = np.empty((kv_heads, rows, BLOCK), np.float32)
         while True:
-            chunk = fetch_add(taken.ctypes.data, 1)
+            chunk = fetch_add(address(taken), 1)
             if chunk >= chunks:
                 break
             attend_framed_chunk(

@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from vcbench.engine.kernels.simd import fma_rows
+from vcbench.engine.kernels.simd import address, fma_rows
 
 OUTPUTS = 64
 _DEPTH = 64
@@ -25,8 +25,8 @@ def block_rows(x: Any, first: int, rows: int, weight: Any, acc: Any) -> None:
     depth = x.shape[1]
     for k in range(0, depth, _DEPTH):
         fma_rows(
-            rows, x.ctypes.data + 4 * (first * depth + k), depth, weight.ctypes.data + 4 * k * OUTPUTS,
-            acc.ctypes.data, OUTPUTS, min(_DEPTH, depth - k), OUTPUTS,
+            rows, address(x) + 4 * (first * depth + k), depth, address(weight) + 4 * k * OUTPUTS,
+            address(acc), OUTPUTS, min(_DEPTH, depth - k), OUTPUTS,
         )  # fmt: skip
 
 

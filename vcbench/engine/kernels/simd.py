@@ -256,6 +256,12 @@ def exp(x: Any) -> Any:
     return y if x >= _EXP_UNDERFLOW else (Float(0) if x < _EXP_UNDERFLOW else x)
 
 
+@numba.njit(nogil=True)
+def address(x: Any) -> Any:
+    """Where an array begins, signed: numba's own address is not, and with a signed number makes a float."""
+    return np.int64(x.ctypes.data)
+
+
 @numba.njit
 def fma_rows(rows: int, a: int, lda: int, b: int, c: int, ldc: int, depth: int, width: int) -> None:
     """`fma_tile` for any number of rows, as many at a time as registers hold."""

@@ -55,7 +55,7 @@ from vcbench.engine.kernels.exceptions import (
     tokens_within,
 )
 from vcbench.engine.kernels.folding import load_half
-from vcbench.engine.kernels.simd import Float, fma
+from vcbench.engine.kernels.simd import Float, address, fma
 from vcbench.engine.kernels.tasks import fetch_add
 from vcbench.engine.kernels.tiles import decode_by_table, widened_line
 from vcbench.engine.kernels.turns import transform_codes, turn_rows, turned_scores
@@ -156,12 +156,6 @@ class Plan(NamedTuple):
     tables: int
     scales: int
     scores: int
-
-
-@numba.njit(nogil=True)
-def address(x: Any) -> Any:
-    """Where an array lies; numba's own is unsigned, and an unsigned number plus a signed one is a float to it."""
-    return np.int64(x.ctypes.data)
 
 
 @numba.njit(nogil=True)
@@ -337,7 +331,7 @@ def attend_unrotated(
     for _ in numba.prange(workers):
         scratch = make_scratch(most, q.shape[2], keys, values)
         while True:
-            task = fetch_add(taken.ctypes.data, 1)
+            task = fetch_add(address(taken), 1)
             if task >= task_at[count]:
                 break
             s = owner(task_at, task)
@@ -349,6 +343,6 @@ def attend_unrotated(
                 address(exceptions) + 8 * EXCEPTION_FIELDS * spans[s, REQUEST], scratch, part_max[parts],
                 part_sum[parts], part_acc[parts],
             )  # fmt: skip
-            if fetch_add(left[unit_at[s] + unit :].ctypes.data, -1) == 1:
+            if fetch_add(address(left[unit_at[s] + unit :]), -1) == 1:
                 first = part_at[s] + unit * chunks * rows
                 combine_unit(spans, s, unit, together, first, part_max, part_sum, part_acc, out)
