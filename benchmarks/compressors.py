@@ -29,6 +29,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "pyramidkv-4x": ("pyramidkv", {"factor": 4.0}),
     "expected-attention-4x": ("expected-attention", {"factor": 4.0}),
     "kvzip-4x": ("kvzip", {"factor": 4.0}),
+    "kvzip-chunk-4x": ("kvzip", {"factor": 4.0, "reads": "chunk"}),
     "kvzap-4x": ("kvzap", {"factor": 4.0}),
     "keydiff-4x": ("keydiff", {"factor": 4.0}),
     "knorm-4x": ("knorm", {"factor": 4.0}),
@@ -54,6 +55,8 @@ ATTENTION_TARGETS = {
     "int4": FOUR_BIT_TARGET,
     "kivi-4": FOUR_BIT_TARGET,
     "turboquant-k4v4": FOUR_BIT_TARGET,
+    "kvquant": FOUR_BIT_TARGET,
+    "rotatekv": FOUR_BIT_TARGET,
 }
 COMPRESSION_TARGETS = {
     "snapkv-4x": 0.05,
@@ -62,6 +65,7 @@ COMPRESSION_TARGETS = {
     "int8": 0.05,
     "expected-attention-4x": 0.10,
     "kvzip-4x": 1.30,
+    "kvzip-chunk-4x": 1.30,
 }
 """Shares of the prefill's time."""
 
