@@ -13,6 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common import write_result
+from orders import order_rows, order_table
 from rich.console import Console
 
 from vcbench.config.load import load_config
@@ -24,7 +25,6 @@ from vcbench.runners.run import execute
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATIONS = ("dropping", "quantised")
 PAGE = ROOT / "docs" / "compressors.md"
-BEGIN, END = "<!-- quality: begin -->", "<!-- quality: end -->"
 ELEMENT_BITS = 32
 """Of the full cache that the factors are over: float32."""
 
@@ -42,11 +42,17 @@ def main() -> None:
             runs.append(load_run(path))
     rows = [row for run in runs for row in in_families(quality_rows(run))]
     origin = [{key: run.provenance.get(key) for key in ("git", "versions", "hardware")} for run in runs]
-    write_result("quality", {"prompts": prompt_lengths(runs[0]), "runs": origin, "rows": rows})
-    text = PAGE.read_text("utf-8")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n{END}{after}", "utf-8")
+    orders = order_rows(runs)
+    write_result("quality", {"prompts": prompt_lengths(runs[0]), "runs": origin, "rows": rows, "orders": orders})
+    text = between(between(PAGE.read_text("utf-8"), "quality", table(rows)), "orders", order_table(orders))
+    PAGE.write_text(text, "utf-8")
     console.print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+def between(text: str, name: str, content: str) -> str:
+    """The page with what stands between a table's markers replaced."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    return f"{text.split(begin)[0]}{begin}\n\n{content}\n{end}{text.split(end)[1]}"
 
 
 def prompt_lengths(run: Run) -> list[int]:
