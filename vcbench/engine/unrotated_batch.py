@@ -20,6 +20,7 @@ from vcbench.engine.kernels.code_blocks import ValueCoding
 from vcbench.engine.kernels.exceptions import EXCEPTION_FIELDS, K_OUTLIERS
 from vcbench.engine.kernels.simd import LANES
 from vcbench.engine.kernels.tiles import level_table
+from vcbench.engine.kernels.unrotated_blocks import KeyCoding
 from vcbench.engine.rope import RopeTable
 from vcbench.engine.stores import KVShape, PageBatch, Spans, pieces_of
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 class UnrotatedCoding:
     """How joined caches are coded, layer by layer; `frame` is that of their values."""
 
-    keys: Callable[[int], kernel.KeyCoding]
+    keys: Callable[[int], KeyCoding]
     values: Callable[[int], ValueCoding]
     frame: Frame
     together: int = 1
@@ -70,12 +71,12 @@ class UnrotatedBatch:
 def key_coding(
     rope: RopeTable, positions: int, form: int, levels: NDArray[np.float32], *, size: int, origin: Tensor | None = None,
     together: int = 1, group: int = 1, centred: bool = True,
-) -> kernel.KeyCoding:  # fmt: skip
+) -> KeyCoding:  # fmt: skip
     """The kernel's view of keys of `size` channels a head, up to `positions`; with `origin`, see `KeyCoding`."""
     cos, sin = rope.blocks.starts(positions)
     transformed = origin is not None
     cos_factor, sin_factor = ((size * together) ** -0.5, -((size * together) ** -0.5)) if transformed else (1.0, 1.0)
-    return kernel.KeyCoding(
+    return KeyCoding(
         form=form, levels=levels, transformed=transformed, centred=centred, shift=group.bit_length() - 1,
         together=together, origin=np.empty(0, np.int32) if origin is None else origin.numpy(),
         cos=(rope.blocks.cos * cos_factor).numpy(), sin=(rope.blocks.sin * sin_factor).numpy(),

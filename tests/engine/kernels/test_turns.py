@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.kernels.tiles import level_table
-from vcbench.engine.kernels.turns import transform_codes, turn_rows, turned_scores
+from vcbench.engine.kernels.transforms import transform_codes
+from vcbench.engine.kernels.turns import turn_rows, turned_scores
 from vcbench.engine.packing import pack
 from vcbench.engine.rope import RopeTable
 from vcbench.engine.rotation import hadamard
