@@ -46,6 +46,14 @@ def real_tokens(count: int) -> list[int]:
     return tokenizer.encode(text[: 12 * count])[:count]
 
 
+def measured_at() -> dict[str, Any]:
+    """Time and commit, for one of several measurements of a file that may come from different runs."""
+    from vcbench.records.provenance import collect
+
+    origin = collect(cells=[], argv=[])
+    return {key: origin[key] for key in ("started", "git")}
+
+
 def write_result(name: str, result: dict[str, Any]) -> None:
     """Writes benchmarks/results/<name>.json with hardware, versions and commit inside."""
     from vcbench.records.provenance import collect

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from common import RESULTS, embedded_model, real_tokens, write_result
+from common import RESULTS, embedded_model, measured_at, real_tokens, write_result
 
 CONTEXT = 8192
 PREFILL_CHUNK = 2048
@@ -210,6 +210,7 @@ class Bench:
         cache, seconds = self.compressed(name)
         caches = self.twins(name, cache, max(STEPS))
         result: dict[str, Any] = {
+            "measured": measured_at(),
             "compressor": METHODS[name][0],
             "options": METHODS[name][1],
             "compression_s": seconds,

@@ -35,7 +35,8 @@ from vcbench.engine.frames import Kind
 from vcbench.engine.kernels.attention import BLOCK
 from vcbench.engine.nonuniform import Codebooks, as_stored
 from vcbench.engine.nonuniform_cache import NonuniformCache
-from vcbench.engine.quantised import QuantisedCache, Scheme
+from vcbench.engine.quantised import QuantisedCache
+from vcbench.engine.scheme import Scheme
 from vcbench.metrics.interval import Estimate, mean
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.tasks.stdlib import ENTRIES, read_document

@@ -28,7 +28,11 @@ SMALL: dict[str, list[dict[str, Any]]] = {
     "kvzip": [{}, {"chunk": 40, "reads": "chunk", "weighted": True}],
     "kivi": [{"bits": 4, "residual": 32}, {"bits": 2, "residual": 64}],
     "snapkv": [{"factor": 3.0, "window": 8}, {"budget_tokens": 20, "window": 8, "kernel": 7, "pooling": "max"}],
-    "rotatekv": [{}, {"bits": 2, "permutation": "identity", "group": 32, "sinks": 3}],
+    "rotatekv": [
+        {},
+        {"bits": 2, "permutation": "identity", "group": 32, "sinks": 3},
+        {"bits": 3, "permutation": "identity", "group": 8, "sinks": 0},
+    ],
     "turboquant": [{}, {"bits": "k3v4", "scale": "plain", "qjl": True}],
     "streamingllm": [{"factor": 3.0}, {"budget_tokens": 24, "sinks": 1}, {"factor": 3.0, "positions": "reindexed"}],
 }

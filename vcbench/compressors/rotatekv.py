@@ -15,6 +15,7 @@ from vcbench.engine.cache import KVCache
 from vcbench.engine.coders import ClippedCoder
 from vcbench.engine.decoder import Decoder, Instruct, Prefill
 from vcbench.engine.frames import GroupedHeads, grouped_hadamard
+from vcbench.engine.kernels.simd import LANES
 from vcbench.engine.observe import Accumulator, LayerRows, Statistic, unrotate
 from vcbench.engine.quantised import QuantisedCache
 from vcbench.engine.rotation import is_power_of_two
@@ -40,7 +41,9 @@ class RotateKVOptions(CompressorOptions):
     )
     group: int | None = field(
         default=None,
-        metadata={"doc": "Channels that share scale and zero; 128, or the next power of two that divides a layer's."},
+        metadata={
+            "doc": "Channels that share scale and zero (values: 16 or more); 128, or the next divisor of a layer's."
+        },
     )
     clip: float | None = field(
         default=None, metadata={"doc": "Share of a group's range that codes span; 0.8 at 2 bits and 1 above."}
@@ -141,7 +144,7 @@ class RotateKV(Compressor[RotateKVOptions]):
             value_bits=o.bits,
             key_axis="token",
             key_group=group,
-            value_group=min(group, shape.head_dim),
+            value_group=value_group_size(group, shape.head_dim),
             symmetric=False,
         )
         frame = GroupedHeads(
@@ -162,7 +165,7 @@ class RotateKV(Compressor[RotateKVOptions]):
         a = architecture
         channels = a.n_kv_heads * a.head_dim
         group = group_size(options, channels)
-        metadata = 2 / group + 2 / min(group, a.head_dim)
+        metadata = 2 / group + 2 / value_group_size(group, a.head_dim)
         codes = tokens * a.kv_bytes_per_token(1) * (options.bits / 8 + metadata)
         exact = min(options.sinks, tokens) * a.kv_bytes_per_token(element_bytes)
         return int(codes + exact + _ENTRY_BYTES * (2 * a.n_layers * channels + a.head_dim**2))
@@ -178,6 +181,11 @@ def heads_together(options: RotateKVOptions, kv_heads: int) -> int:
 def group_size(options: RotateKVOptions, channels: int) -> int:
     """Channels of a group: as asked for, or the largest power of two up to 128 that divides a layer's."""
     return options.group or min(PAPER_GROUP, channels & -channels)
+
+
+def value_group_size(group: int, head_dim: int) -> int:
+    """Channels of a value's group, which lies within a head and fills the kernels' vectors: 16 or more."""
+    return min(max(group, LANES), head_dim)
 
 
 def _spread(means: Tensor, group: int) -> float:

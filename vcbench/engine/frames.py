@@ -44,7 +44,7 @@ class Frame:
     def matrices(self) -> tuple[Tensor, Tensor]:
         """What `turned` and `turned_back` multiply each head by, as `kernels.linear` takes it; empty if by nothing.
 
-        Asked for where `decoding` is plain.
+        Asked for where `plain`.
         """
         return _NO_MATRIX, _NO_MATRIX
 

@@ -91,6 +91,9 @@ def coding(cache: QuantisedCache, kind: Kind) -> Coding:
 def rotated_spans(parts: Sequence[tuple[QuantisedCache, int]]) -> Spans:
     """As `code_spans`, and where each cache's order and rotary tables are."""
     spans = code_spans(parts, triton_rotated.OWN)
+    for cache, _ in parts:  # before any address is taken: caches may share a table, and one that grows moves
+        assert isinstance(cache.frame, GroupedHeads)
+        cache.frame.rope.blocks.by_position(cache.tokens)
     for index, (cache, _) in enumerate(parts):
         assert isinstance(cache.frame, GroupedHeads)
         for layer in range(cache.shape.n_layers):

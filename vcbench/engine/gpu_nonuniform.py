@@ -41,6 +41,8 @@ def join_nonuniform(parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
 def nonuniform_spans(parts: Sequence[tuple[NonuniformCache, int]]) -> Spans:
     """A span of each request in every layer: [L, S, fields]."""
     spans, row = [], 0
+    for cache, _ in parts:  # before any address is taken: caches may share a table, and one that grows moves
+        cache.rope.blocks.by_position(cache.done)
     for cache, rows in parts:
         line = span_of(cache.shape, row, rows, cache.tokens, cache.committed, kernel.OWN)
         put_tail(line, cache.tail, cache.tokens - cache.done + rows, cache.done)

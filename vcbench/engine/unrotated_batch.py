@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vcbench.engine.code_batch import coded_spans, tail_of, value_coding
+from vcbench.engine.code_batch import check_groups, coded_spans, tail_of, value_coding
 from vcbench.engine.frames import Frame, GroupedHeads
 from vcbench.engine.kernels import attention
 from vcbench.engine.kernels import unrotated as kernel
@@ -89,6 +89,7 @@ def grouped_batch(parts: Sequence[tuple[QuantisedCache, int]]) -> UnrotatedBatch
     first = parts[0][0]
     frame, s, shape = first.frame, first.scheme, first.shape
     assert isinstance(frame, GroupedHeads)
+    check_groups(first)
     form, levels = level_table(first.coder.levels("keys").numpy(), s.key_bits, s.symmetric)
     keys = key_coding(
         frame.rope, max(cache.tokens + rows for cache, rows in parts), form, levels, size=shape.head_dim,

@@ -14,8 +14,15 @@ from tests.engine.attention import attention
 from tests.engine.kernels.gpu_caches import DEVICE, KINDS, as_on_gpu, prompt, queries, shape, write
 from vcbench.engine.batch_attention import BatchAttention
 from vcbench.engine.cache import FullCache, KVCache
+from vcbench.engine.gpu_codes import rotated_spans
+from vcbench.engine.gpu_nonuniform import nonuniform_spans
 from vcbench.engine.kept import KeptCache
+from vcbench.engine.kernels import triton_nonuniform, triton_rotated
 from vcbench.engine.kernels.triton_parts import LEAST_SPLIT, MOST_SPLITS, split_tokens
+from vcbench.engine.nonuniform_cache import NonuniformCache
+from vcbench.engine.quantised import QuantisedCache
+from vcbench.engine.rope import BlockRope, RopeTable
+from vcbench.models.architecture import Rope
 
 pytestmark = pytest.mark.triton
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
@@ -163,3 +170,24 @@ def test_caches_that_differ_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(("committed", "length"), [(0, 1), (LEAST_SPLIT * MOST_SPLITS, 1), (131072, 8)])
 def test_splits_become_longer_where_there_would_be_too_many(committed: int, length: int) -> None:
     assert split_tokens(committed) == LEAST_SPLIT * length
+
+
+@pytest.mark.parametrize("kind", ["rotatekv", "kvquant"])
+def test_requests_that_share_rotary_tables_point_into_the_same_ones(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A long request behind a short one makes the tables grow, which moves them."""
+    as_on_gpu(monkeypatch)
+    shared = RopeTable(Rope(theta=1000.0), KINDS[kind][1], DEVICE)
+    monkeypatch.setattr("tests.engine.kernels.gpu_caches.rope", lambda full: shared)
+    caches = [made(kind, tokens) for tokens in (64, 1100)]
+    shared.blocks = BlockRope(shared)
+    shared.blocks.by_position(64)
+    if kind == "rotatekv":
+        spans = rotated_spans([(cache, 1) for cache in caches if isinstance(cache, QuantisedCache)])
+        fields = triton_rotated.COS.value, triton_rotated.SIN.value
+    else:
+        spans = nonuniform_spans([(cache, 1) for cache in caches if isinstance(cache, NonuniformCache)])
+        fields = triton_nonuniform.COS.value, triton_nonuniform.SIN.value
+
+    assert spans.shape[1] == 2
+    for field, table in zip(fields, shared.blocks.by_position(1100), strict=True):
+        assert (spans[:, :, field] == table.data_ptr()).all()

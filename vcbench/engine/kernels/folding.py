@@ -19,7 +19,6 @@ from vcbench.engine.kernels.simd import LANES, Float, fma, load, store
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _F32 = ir.FloatType()
 _NUMBERS = ir.VectorType(_F32, LANES)
-_MAX_STRIDE = 4
 
 
 class _LineEmitter:

@@ -1,7 +1,7 @@
 """Attention over codes besides which there are exact tokens or a sketch of what the codes have missed.
 
-A task takes a chunk for all heads: each block's keys are decoded into one tile a head and brought into the stored form
-there, then met by the exact kernels.
+A task takes a chunk for all heads: each block's keys are decoded into one tile a head, the sketch added, and met by the
+exact kernels. Any scheme of `QuantisedCache` is read, with exact tokens or without.
 """
 
 from __future__ import annotations

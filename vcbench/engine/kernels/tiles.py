@@ -1,4 +1,4 @@
-"""Packed codes decoded into a tile in cache, for keys that are turned before they meet queries.
+"""Packed codes decoded into a tile in cache, for what cannot be multiplied while it is in registers.
 
 A code of up to 4 bits, or of 8, stands for levels[code] * step + offset; see `codes` for how codes lie in bytes.
 """
