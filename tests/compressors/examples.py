@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.compressors import tiny
+from tests.engine.attention import attention
 from vcbench.calibration.base import Calibration
 from vcbench.calibration.store import make_calibration
 from vcbench.compressors.base import Compressor
@@ -116,6 +117,22 @@ def attended(cache: KVCache, count: int = 2, seed: int = 77) -> Tensor:
         rows.append(cache.attend(layer, queries[layer]))
     cache.roll_back()
     return torch.stack(rows)
+
+
+def check_attention(cache: KVCache, *, rtol: float) -> None:
+    """Asserts that attention of 3 tokens is that over `materialize`, to 1e-5 and `rtol`; position -1 is padding."""
+    ours, s = attended(cache, 3), cache.shape
+    group_size = s.n_heads // s.n_kv_heads
+    for layer in range(s.n_layers):
+        keys, values = (entries(cache, 3, seed)[layer] for seed in (77, 78))
+        queries = entries(cache, 3, 79, s.n_heads)[layer]
+        for head, (k, v, positions) in enumerate(zip(*cache.materialize(layer), strict=True)):
+            real = positions >= 0
+            k = torch.cat([k[real], keys[:, head]])[None]
+            v = torch.cat([v[real], values[:, head]])[None]
+            group = slice(head * group_size, (head + 1) * group_size)
+            expected = attention(queries[:, group], k, v, int(real.sum()) + 1)
+            torch.testing.assert_close(ours[layer][:, group].double(), expected, rtol=rtol, atol=1e-5)
 
 
 def state(cache: KVCache) -> list[Any]:

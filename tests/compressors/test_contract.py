@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.compressors import examples, tiny
 from tests.compressors.examples import ARCHITECTURE, append, attended, every_method, make, state
-from tests.engine.attention import attention
 from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.decoder import Block
 from vcbench.engine.stores import PagedStore
@@ -93,17 +92,7 @@ def test_attention_is_that_over_the_materialised_entries(method: Method) -> None
     _, cache = compressed(method)
     append(cache, 40, seed=5)
     cache.commit(40)
-    ours = attended(cache, 3)
-    for layer in range(ARCHITECTURE.n_layers):
-        keys, values = (examples.entries(cache, 3, seed)[layer] for seed in (77, 78))
-        queries = examples.entries(cache, 3, 79, ARCHITECTURE.n_heads)[layer]
-        for head, (k, v, positions) in enumerate(zip(*cache.materialize(layer), strict=True)):
-            real = positions >= 0
-            k = torch.cat([k[real], keys[:, head]])[None]
-            v = torch.cat([v[real], values[:, head]])[None]
-            group = slice(head * ARCHITECTURE.group_size, (head + 1) * ARCHITECTURE.group_size)
-            expected = attention(queries[:, group], k, v, int(real.sum()) + 1)
-            torch.testing.assert_close(ours[layer][:, group].double(), expected, rtol=0, atol=1e-5)
+    examples.check_attention(cache, rtol=0)
 
 
 Rounds = list[tuple[int, int, int]]

@@ -11,9 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests.compressors import examples, shapes, tiny
-from tests.compressors.examples import append, attended, state
+from tests.compressors.examples import append, state
 from tests.compressors.shapes import METHODS, SHAPES, Method
-from tests.engine.attention import attention
 from tests.engine.decoding import check_same, decode, request
 from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.cells import Prefilled
@@ -108,17 +107,7 @@ def test_attention_is_that_over_the_materialised_entries(method: Method, archite
     _, cache = compressed(method, architecture, 150)
     append(cache, 40, seed=5)
     cache.commit(40)
-    ours = attended(cache, 3)
-    for layer in range(architecture.n_layers):
-        keys, values = (examples.entries(cache, 3, seed)[layer] for seed in (77, 78))
-        queries = examples.entries(cache, 3, 79, architecture.n_heads)[layer]
-        for head, (k, v, positions) in enumerate(zip(*cache.materialize(layer), strict=True)):
-            real = positions >= 0
-            k = torch.cat([k[real], keys[:, head]])[None]
-            v = torch.cat([v[real], values[:, head]])[None]
-            group = slice(head * architecture.group_size, (head + 1) * architecture.group_size)
-            expected = attention(queries[:, group], k, v, int(real.sum()) + 1)
-            torch.testing.assert_close(ours[layer][:, group].double(), expected, rtol=1e-5, atol=1e-5)
+    examples.check_attention(cache, rtol=1e-5)
 
 
 @methods

@@ -167,12 +167,13 @@ class CodedCache(KVCache):
         }
 
 
-def grown(tensor: Tensor, rows: int) -> Tensor:
-    """The tensor with dimension 2 grown to `rows`, new rows zero."""
-    missing = rows - tensor.shape[2]
-    if missing <= 0:
+def grown(tensor: Tensor, rows: int, dimension: int = 2) -> Tensor:
+    """The tensor with one dimension grown to `rows`, new rows zero; as it is if it has as many."""
+    if tensor.shape[dimension] >= rows:
         return tensor
-    return torch.cat([tensor, tensor.new_zeros((*tensor.shape[:2], missing, *tensor.shape[3:]))], dim=2)
+    missing = list(tensor.shape)
+    missing[dimension] = rows - tensor.shape[dimension]
+    return torch.cat([tensor, tensor.new_zeros(missing)], dim=dimension)
 
 
 def put_by_channel(target: Tensor, layers: slice, start: int, codes: Tensor, bits: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.cache import FullCache, Joined, KVCache
+from vcbench.engine.coded_cache import grown
 from vcbench.engine.exact_tokens import ExactTokens
 from vcbench.engine.gpu import on_gpu
 from vcbench.engine.kernels.attention import BLOCK
@@ -93,8 +94,8 @@ class NonuniformCache(KVCache):
             return
         if not self.k_ranges.numel():
             self._find_ranges(source, start, stop)
-        self.k_codes, self.v_codes = (_grown(x, 2, stop // BLOCK) for x in (self.k_codes, self.v_codes))
-        self.v_offsets, self.v_ranges = (_grown(x, 1, stop) for x in (self.v_offsets, self.v_ranges))
+        self.k_codes, self.v_codes = (grown(x, stop // BLOCK) for x in (self.k_codes, self.v_codes))
+        self.v_offsets, self.v_ranges = (grown(x, stop, 1) for x in (self.v_offsets, self.v_ranges))
         if start == 0:
             self.first = ExactTokens.first_of(self.shape, source, self.sinks)
         for layer in range(self.shape.n_layers):
@@ -238,10 +239,3 @@ class NonuniformCache(KVCache):
             "tables": sum(x.nbytes for x in (self.k_offsets, self.k_ranges, *self.books.tensors())),
             "tail": self.tail.nbytes(),
         }
-
-
-def _grown(tensor: Tensor, dimension: int, size: int) -> Tensor:
-    """The tensor with one dimension grown to `size`, zero where it is longer than before."""
-    missing = list(tensor.shape)
-    missing[dimension] = size - tensor.shape[dimension]
-    return torch.cat([tensor, tensor.new_zeros(missing)], dim=dimension)
