@@ -181,4 +181,4 @@ def peak_rss_bytes() -> int:
 
 
 def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    return tokenizer.decode(ids, skip_special=False)
+    return tokenizer.decode(ids)
