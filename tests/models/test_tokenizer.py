@@ -82,7 +82,7 @@ def test_stream_holds_back_half_a_character(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize(
     ("stop", "ends_at"),
-    [("<|im_end|>", 2), ("<|im", 2), ("b<|im_end|>c", 3), ("|>cd", 4), ("bc", None), ("abcd", None), ("d", 4)],
+    [("<|im_end|>", 2), ("<|im", 2), ("b<|im_end|>c", 3), ("|>cd", 4), ("bc", None), ("abcd", None), ("cd", 4)],
 )
 def test_stop_strings_are_looked_for_in_the_text_of_the_records(
     tokenizer: Tokenizer, stop: str, ends_at: int | None
