@@ -16,8 +16,9 @@ from tests.lossless.test_outputs import write
 from vcbench.config.sampling import Sampling
 from vcbench.errors import ModelError, UsageError
 from vcbench.lossless.check import check_loaded
+from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.pairs import check_files
-from vcbench.lossless.result import CheckResult, Verdict
+from vcbench.lossless.result import Verdict
 from vcbench.models.tiny import tiny_model
 from vcbench.records.reader import Run, load_run
 from vcbench.runners.audit import audit

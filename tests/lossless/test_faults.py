@@ -14,7 +14,8 @@ from vcbench.config.schema import CellConfig
 from vcbench.errors import UsageError
 from vcbench.lossless.check import check_loaded
 from vcbench.lossless.faults import FAULTS, find_fault
-from vcbench.lossless.result import CheckResult, Verdict
+from vcbench.lossless.outcome import CheckResult
+from vcbench.lossless.result import Verdict
 from vcbench.runners.gate import fault_obstacle, run_for_gate, tiny_run
 
 EXPECTED = {
