@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vcbench.engine.divergence import Divergence
+from vcbench.engine.decoding.teacher_forced import Divergence
 from vcbench.engine.types import BatchTiming, Generation
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.provenance import collect
@@ -196,4 +196,4 @@ def _thinking_tokens(tokenizer: Tokenizer, ids: Sequence[int], text: str, prompt
 
 
 def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    return tokenizer.decode(ids, skip_special=False)
+    return tokenizer.decode(ids)

@@ -160,7 +160,7 @@ def _begins(text: str, tag: _Tag, after: int) -> bool:
 
 
 def _ends(text: str, tag: _Tag, after: int) -> bool:
-    """Whether a closing tag without an opening one ends a thought: first of its line, or in no call or block of code."""
+    """Whether a closing tag without an opening one ends a thought: not quoted, nor in a call or a block of code."""
     if tag.quoted or _in_call(text, tag, after):
         return False
     first = tag.start == 0 or text[tag.start - 1] == "\n"
