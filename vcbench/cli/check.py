@@ -195,23 +195,14 @@ def _report(result: CheckResult, *, as_json: bool, files: dict[str, Path | None]
     from vcbench.lossless.html import html
     from vcbench.lossless.junit import junit_xml
     from vcbench.lossless.markdown import markdown
+    from vcbench.records.output import write_output
 
     writers = {"junit": junit_xml, "markdown": markdown, "html": html}
     for kind, path in files.items():
         if path is not None:
-            _write(path, writers[kind](result))
+            write_output(path, writers[kind](result).encode("utf-8", "backslashreplace"))
+            notes().print(f"wrote {path}", markup=False)
     if as_json:
         write_json(as_dict(result))
     else:
         render(result, results())
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all. Raises UsageError where the place cannot be written."""
-    from vcbench.records.files import replace_file
-
-    try:
-        replace_file(path, text.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
-    notes().print(f"wrote {path}", markup=False)

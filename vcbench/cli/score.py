@@ -45,9 +45,10 @@ def score(
     """Score a run from its records alone: no model is loaded. Exit code 1 where a metric failed on an answer."""
     from vcbench.errors import UsageError
     from vcbench.records.codec import plain
+    from vcbench.records.printable import write_csv
     from vcbench.records.reader import load_run
     from vcbench.report.curves import print_curves
-    from vcbench.report.score import csv_rows, print_scores, write_csv
+    from vcbench.report.score import csv_rows, print_scores
     from vcbench.scoring.document import as_dict, score_run, write_scores
     from vcbench.scoring.scores import Scores, check_key
 

@@ -1,10 +1,19 @@
-"""Text from records made safe for a terminal: nothing in it moves the cursor, reorders a line or fails to encode."""
+"""Foreign text made safe for where it is shown: a terminal, Markdown, a spreadsheet. Everything that prints goes here.
+
+Foreign is whatever vcbench has not written itself: names of models, tasks, requests and cells, errors, answers.
+"""
 
 from __future__ import annotations
 
+import csv
 import io
 import unicodedata
-from typing import IO
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+MARKUP = {ord(char): f"&#{ord(char)};" for char in "&\\`*_[]<>|#@~$"}
+FORMULA = ("=", "+", "-", "@")
+"""With which a spreadsheet takes a cell for a formula."""
 
 
 def printable(text: str, *, newlines: bool = False) -> str:
@@ -20,6 +29,28 @@ def _is_safe(char: str, newlines: bool) -> bool:
         return True
     # Cc control, Cf format (bidirectional overrides among them), Cs surrogate, Zl and Zp line and paragraph separators.
     return unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def markdown_text(text: str) -> str:
+    """One line of Markdown in which nothing is markup."""
+    return printable(text).translate(MARKUP)
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], stream: IO[str]) -> None:
+    """The rows as CSV with a header line; no text in it is a formula or moves anything."""
+    if rows:
+        writer = csv.DictWriter(stream, fieldnames=[_csv_text(key) for key in rows[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({_csv_text(key): _csv_value(value) for key, value in row.items()} for row in rows)
+
+
+def _csv_value(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float) else _csv_text(str(value))
+
+
+def _csv_text(text: str) -> str:
+    safe = printable(text)
+    return f"'{safe}" if safe.lstrip().startswith(FORMULA) else safe
 
 
 def never_fail(stream: IO[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shlex
 import sys
@@ -23,7 +22,7 @@ from vcbench.lossless.render import reasons, remarks
 from vcbench.lossless.result import Verdict
 from vcbench.metrics.summary import CellSummary, summarise
 from vcbench.records.codec import plain
-from vcbench.records.printable import never_fail, printable
+from vcbench.records.printable import markdown_text, never_fail, printable, write_csv
 from vcbench.records.reader import Run, load_run
 from vcbench.report.columns import Labelled, flat
 from vcbench.report.differences import differences, exclusions
@@ -85,12 +84,12 @@ def markdown(compared: Sequence[Compared], notes: Sequence[str]) -> str:
     titles = [*headers, *(" ".join(column.header.split()) for column in columns)]
     lines = [f"| {' | '.join(titles)} |", "|" + " --- |" * len(headers) + " ---: |" * len(columns)]
     for each in rows:
-        labels = [printable(label).replace("|", r"\|") for label in each.labels]
+        labels = [markdown_text(label) for label in each.labels]
         lines.append(f"| {' | '.join([*labels, *(column.wide(each) for column in columns)])} |")
     lines.append("")
     for each_run in compared:
-        lines += [f"- {line}" for line in _verdict(each_run, several=len(compared) > 1)]
-    lines += [f"- {printable(note)}" for note in [*notes, *_problems(compared)]]
+        lines += [f"- {markdown_text(line)}" for line in _verdict(each_run, several=len(compared) > 1)]
+    lines += [f"- {markdown_text(note)}" for note in [*notes, *_problems(compared)]]
     return "\n".join(lines)
 
 
@@ -192,10 +191,7 @@ def _write_csv(compared: Sequence[Compared]) -> None:
         for each in compared
         for row in each.rows
     ]
-    if rows:
-        writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(rows, sys.stdout)
 
 
 def _headline_value(each: Compared, row: CellSummary, name: str) -> float | None:

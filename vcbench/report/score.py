@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -171,14 +170,6 @@ def csv_rows(run: Run, scores: Scores, *, by: str | None = None) -> list[dict[st
     ]
 
 
-def write_csv(found: Sequence[Mapping[str, Any]], stream: IO[str]) -> None:
-    """The rows with a header line."""
-    if found:
-        writer = csv.DictWriter(stream, fieldnames=list(found[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(found)
-
-
 def _flat(
     run: Run, task: TaskScores, section: Section, heading: str, cell: CellInfo, figure: Figure, by: str | None
 ) -> dict[str, Any]:
@@ -188,7 +179,7 @@ def _flat(
         "run": run.name,
         "task": task.task,
         "cell": cell.id,
-        "label": printable(cell.label),
+        "label": cell.label,
         "arm": cell.arm,
         "source": section.source,
         "metric": figure.metric.name,

@@ -7,6 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from vcbench.config.load import dump_config
+from vcbench.errors import RecordError
+from vcbench.records.head import head_problem
+from vcbench.records.printable import printable
 from vcbench.records.reader import load_run
 from vcbench.records.store import RunDirectory, archive
 from vcbench.runners import recording
@@ -20,13 +23,19 @@ def open_run(bench: Workbench, threads: int, console: Console) -> RunDirectory:
         difference = what_differs(bench, threads, path)
         if difference is None:
             return RunDirectory.open(path)
-        console.print(f"{path} holds another run ({difference}); it is now {archive(path)}", markup=False)
+        moved = archive(path)
+        console.print(printable(f"{path} holds another run ({difference}); it is now {moved}"), markup=False)
     return RunDirectory.create(path, dump_config(bench.config), recording.provenance(bench, threads))
 
 
 def what_differs(bench: Workbench, threads: int, path: Path) -> str | None:
     """Why a run on disk is not this one, or None if it can be resumed."""
-    run = load_run(path)
+    try:
+        run = load_run(path, strict=False)
+    except RecordError as error:
+        return f"one that cannot be read: {error}"
+    if problem := head_problem(path, run.provenance):
+        return problem
     now = {(cell.task.name, cell.label): cell.id for cell in bench.plan.cells}
     then = {(cell.task or "", cell.label): cell.id for cell in run.cells}
     if now.keys() != then.keys():

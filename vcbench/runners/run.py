@@ -70,7 +70,8 @@ class _Runner:
         self.failures: dict[tuple[str, str], str] = {}
         self.turns = Turns(bench, run)
         self.divergences = Divergences(bench, run, engine)
-        for line in run.lines():
+        # Prompts first: a damaged one was computed again, and then stands behind its answers.
+        for line in sorted(run.lines(), key=lambda line: not isinstance(line, PromptLine)):
             self.turns.note(line)
             self.divergences.note(line)
             if isinstance(line, PromptLine):
@@ -125,7 +126,8 @@ class _Runner:
         """How many lines this prompt still owes."""
         cells = self.turns.cells(task, prompt)
         answers = sum((cell.id, task.name, prompt.id) not in self.answers for cell in cells)
-        return answers + sum(self.divergences.owed(cell, prompt, cells) for cell in cells)
+        unasked = (task.name, prompt.id) not in self.prompted
+        return unasked + answers + sum(self.divergences.owed(cell, prompt, cells) for cell in cells)
 
     def _run_batch(self, decoder: Decoder, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
         cells = self.bench.plan.of_task(task.name)
@@ -154,6 +156,7 @@ class _Runner:
                 line = recording.prompt_line(task.name, prompt, self.bench.tokenizer, seconds)
                 self.directory.append(line)
                 self.turns.note(line)
+                self.progress.advance(self.bar)
             if snapshot is not None:
                 ready.append((prompt, snapshot))
                 continue

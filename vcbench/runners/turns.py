@@ -64,7 +64,8 @@ class Turns:
     def unfinished(self) -> bool:
         """Whether an answer has not been followed yet, or a follow-up has not been asked."""
         answered = {(task, request) for _, task, request in self.answers}
-        return any(key not in self.lines for key in self.answers) or not self.asked.keys() <= answered
+        recorded = answered & self.prompts.keys()
+        return any(key not in self.lines for key in self.answers) or not self.asked.keys() <= recorded
 
     def after(self, task: TaskConfig, prompts: Sequence[Prompt]) -> list[Prompt]:
         """The follow-ups of all answers to these prompts, each once; new ones are recorded."""
