@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vcbench.backends.bundled.compiling import announced
 from vcbench.backends.bundled.divergences import Divergences
+from vcbench.backends.bundled.load import load
 from vcbench.backends.bundled.warmup import warm_up
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
@@ -32,7 +33,7 @@ from vcbench.records.store import RunDirectory
 from vcbench.runners import recording
 from vcbench.runners.directory import open_run
 from vcbench.runners.plan import Cell
-from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor, prepare
+from vcbench.runners.setup import Workbench, cell_setup, make_compressor, prepare
 from vcbench.runners.turns import Turns
 from vcbench.tasks.base import Prompt
 

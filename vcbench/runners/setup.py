@@ -7,21 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vcbench import registry
 from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
-from vcbench.config.schema import Exactness, RunConfig, TaskConfig
+from vcbench.config.schema import RunConfig, TaskConfig
 from vcbench.engine.decoding.session import CellSetup
-from vcbench.engine.model.decoder import Decoder
-from vcbench.engine.model.load import load_decoder
 from vcbench.engine.types import Request
 from vcbench.errors import TaskError
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.models.tokenizer import Tokenizer
-from vcbench.models.weights import WeightReader
 from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.plan import Cell, Identity, Plan, build_plan, identify, with_model
 from vcbench.tasks.base import Prompt, Task
@@ -97,19 +92,6 @@ def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int
                 "`format: raw`"
             )
     return prompts
-
-
-def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:
-    """The decoder and the row tiles chosen by the exactness probe."""
-    with WeightReader(files.path) as reader:
-        reader.check_complete(files.architecture)
-        return load_decoder(
-            files.architecture,
-            reader,
-            device=torch.device(identity.device),
-            dtype=getattr(torch, identity.dtype),
-            exactness=exactness,
-        )
 
 
 def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
