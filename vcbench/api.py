@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vcbench.engine.codes.coders import UniformCoder as UniformCoder
     from vcbench.engine.codes.frames import Frame as Frame
     from vcbench.engine.codes.frames import GroupedHeads as GroupedHeads
-    from vcbench.engine.codes.frames import Turned as Turned
+    from vcbench.engine.codes.frames import Rotated as Rotated
     from vcbench.engine.codes.quantised import QuantisedCache as QuantisedCache
     from vcbench.engine.codes.scheme import Scheme as Scheme
     from vcbench.engine.kv.cache import EntryCache as EntryCache
@@ -131,7 +131,7 @@ HOMES = {
     "vcbench.engine.codes.frames": (
         "Frame",
         "GroupedHeads",
-        "Turned",
+        "Rotated",
     ),
     "vcbench.engine.codes.quantised": ("QuantisedCache",),
     "vcbench.engine.codes.scheme": ("Scheme",),
