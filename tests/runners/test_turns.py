@@ -110,6 +110,7 @@ def test_a_cell_alone_has_the_same_conversations(config: RunConfig) -> None:
         there = next(other for other in together.cells if other.arm == cell.arm)
         asked = set(together.asked(there, "trace"))
         assert set(alone.asked(alone.cells[0], "trace")) == {name for _, name in alone.prompts} == asked
+        assert not alone.divergences, "without full KV there is nothing to compare with"
 
 
 def test_a_run_cut_anywhere_resumes_to_the_same_lines(config: RunConfig) -> None:
