@@ -186,8 +186,8 @@ def decode(model: Model, noise: Noise, arm: Arm, draft_length: int) -> Generatio
     cache.table = model.full
     snapshot = Prefilled(request, Prefill(cache=cast(FullCache, cache), first_logits=model.full[PROMPT[-1]]))
 
-    def progress(wanted: Request, stream: Any) -> Progress:
-        made = Progress(wanted, stream)
+    def progress(wanted: Request, stream: Any, observe: Any) -> Progress:
+        made = Progress(wanted, stream, observe)
         made.selector = Selector(wanted, noise)
         return made
 

@@ -1,4 +1,4 @@
-"""The ledger: what is on disk and what it says are one, whoever wrote the lines and in whatever order they were asked."""
+"""The ledger: what is on disk and what it says are one, whichever process wrote the lines."""
 
 from __future__ import annotations
 

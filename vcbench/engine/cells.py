@@ -14,7 +14,7 @@ from vcbench.engine.cache import FullCache, KVCache
 from vcbench.engine.decoder import Decoder, Prefill
 from vcbench.engine.disk import DiskStore
 from vcbench.engine.levels import NOT_FINITE, CacheLevel, Span, choose
-from vcbench.engine.progress import Progress
+from vcbench.engine.progress import Observer, Progress
 from vcbench.engine.query_log import QueryLog
 from vcbench.engine.rounds import run_round
 from vcbench.engine.stopping import TextStream
@@ -66,7 +66,7 @@ def _verifier(decoder: Decoder, caches: Mapping[str, KVCache], drafter: CacheLev
 class Parts:
     """What a cell is put together from; the lossless gate replaces parts for its controls and its injected faults."""
 
-    progress: Callable[[Request, StreamFactory | None], Progress] = Progress
+    progress: Callable[[Request, StreamFactory | None, Observer | None], Progress] = Progress
     drafter: Callable[[Decoder, Mapping[str, KVCache]], CacheLevel] = CacheLevel
     verifier: Callable[[Decoder, Mapping[str, KVCache], CacheLevel], CacheLevel] = _verifier
 
@@ -85,6 +85,7 @@ class RunCell(Protocol):
         *,
         on_end: OnEnd,
         stream: StreamFactory | None = None,
+        observe: Observer | None = None,
     ) -> BatchTiming:
         """Decodes a batch to its end."""
 
@@ -96,10 +97,15 @@ def run_cell(
     *,
     on_end: OnEnd,
     stream: StreamFactory | None = None,
+    observe: Observer | None = None,
     parts: Parts = PARTS,
 ) -> BatchTiming:
-    """Decodes a batch to its end and calls `on_end` with each generation as it ends. Snapshots are left as found."""
-    return _CellRun(decoder, setup, batch, on_end, stream, parts).run()
+    """Decodes a batch to its end and calls `on_end` with each generation as it ends. Snapshots are left as found.
+
+    `observe` is told of every commit.
+    """
+    progress = {item.request.id: parts.progress(item.request, stream, observe) for item in batch}
+    return _CellRun(decoder, setup, batch, on_end, progress, parts).run()
 
 
 class _CellRun:
@@ -111,12 +117,12 @@ class _CellRun:
         setup: CellSetup,
         batch: Sequence[Prefilled],
         on_end: OnEnd,
-        stream: StreamFactory | None,
+        progress: Mapping[str, Progress],
         parts: Parts,
     ) -> None:
         self.decoder, self.setup, self.on_end, self.parts = decoder, setup, on_end, parts
         self.batch = {item.request.id: item for item in batch}
-        self.progress = {key: parts.progress(item.request, stream) for key, item in self.batch.items()}
+        self.progress = progress
         self.timing = BatchTiming()
         self.reported: set[str] = set()
         self.started = 0.0

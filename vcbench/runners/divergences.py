@@ -8,31 +8,26 @@ decoded once more and their logits compared, up to the first token that differs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from vcbench.engine.cells import Prefilled, RunCell, StreamFactory
+from vcbench.engine.cells import Prefilled, RunCell
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.divergence import Divergence, measure_divergence, same_logits, unknown_steps
-from vcbench.engine.progress import Progress
-from vcbench.engine.types import Request
+from vcbench.engine.progress import Committed, Observer
 from vcbench.models.tokenizer import TextStream
 from vcbench.records.schema import RequestLine
 from vcbench.runners import recording
 from vcbench.runners.agenda import Agenda
-from vcbench.runners.faulty import Engine
 from vcbench.runners.plan import Cell
 from vcbench.runners.setup import cell_setup, make_compressor
 from vcbench.tasks.base import Prompt
 
 Batch = Sequence[tuple[Prompt, Prefilled]]
 Rows = NDArray[np.float32]
-Take = Callable[[str, int, Sequence[int], Rows], None]
-"""Called at each commit with the request, the tokens committed before, those committed now, and their logits [n, V]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,35 +71,30 @@ class Divergences:
             snapshots = [snapshot for _, snapshot in batch]
             kept: dict[str, list[Rows]] = {name: [] for name in wanted}
 
-            def keep(name: str, before: int, tokens: Sequence[int], rows: Rows) -> None:
-                if name in kept:
-                    kept[name].append(rows)
+            def keep(committed: Committed) -> None:
+                if committed.request_id in kept:
+                    kept[committed.request_id].append(rows_of(committed))
 
             self._decode(decoder, full, snapshots, keep)
             verified = {name: _Verified(output, np.concatenate(kept[name])) for name, output in wanted.items()}
 
-            def compare(name: str, before: int, tokens: Sequence[int], rows: Rows) -> None:
-                if name in verified:
-                    verified[name].take(before, tokens, rows)
+            def compare(committed: Committed) -> None:
+                if committed.request_id in verified:
+                    verified[committed.request_id].take(committed)
 
             self._decode(decoder, cell, snapshots, compare)
             found |= {name: each.result() for name, each in verified.items()}
         return found
 
-    def _decode(self, decoder: Decoder, cell: Cell, snapshots: Sequence[Prefilled], take: Take) -> None:
+    def _decode(self, decoder: Decoder, cell: Cell, snapshots: Sequence[Prefilled], observe: Observer) -> None:
         """Decodes a batch once more, the engine's faults included, and shows every committed row of logits."""
-        engine = self.engine if isinstance(self.engine, Engine) else Engine()
-        parts = engine.parts(cell.config.arm)
-
-        def progress(request: Request, stream: StreamFactory | None) -> Progress:
-            return _tapped(parts.progress(request, stream), take)
-
-        engine.with_parts(replace(parts, progress=progress))(
+        self.engine(
             decoder,
             cell_setup(cell, self.agenda.bench.config),
             snapshots,
             on_end=lambda generation: None,
             stream=lambda: TextStream(self.agenda.bench.tokenizer),
+            observe=observe,
         )
 
 
@@ -116,9 +106,10 @@ class _Verified:
         self.output, self.reference = output, reference
         self.divergence, self.same = Divergence(basis="verify logits"), True
 
-    def take(self, before: int, tokens: Sequence[int], rows: Rows) -> None:
+    def take(self, committed: Committed) -> None:
         """Compares the rows up to that of the first other token; the first row is the prefill's, which both share."""
-        for step, token, row in zip(range(before, before + len(tokens)), tokens, rows, strict=True):
+        rows = rows_of(committed)
+        for step, (token, row) in enumerate(zip(committed.token_ids, rows, strict=True), start=committed.first):
             if not self.same or step >= min(len(self.output), len(self.reference)):
                 return
             if step:
@@ -132,15 +123,7 @@ class _Verified:
         return self.divergence
 
 
-def _tapped(progress: Progress, take: Take) -> Progress:
-    commit = progress.commit
-
-    def tapped(token_ids: Sequence[int], logits: Tensor) -> int:
-        before = len(progress.token_ids)
-        count = commit(token_ids, logits)
-        rows: Rows = logits[:count].detach().float().cpu().numpy().copy()
-        take(progress.request.id, before, list(token_ids[:count]), rows)
-        return count
-
-    progress.commit = tapped  # type: ignore[method-assign]
-    return progress
+def rows_of(committed: Committed) -> Rows:
+    """A copy of the logits of a commit, [n, V]."""
+    rows: Rows = committed.logits.detach().float().cpu().numpy().copy()
+    return rows

@@ -25,7 +25,7 @@ from vcbench.engine.cells import (
 )
 from vcbench.engine.decoder import Block, Decoder, Prefill
 from vcbench.engine.levels import CacheLevel, Scores, Span
-from vcbench.engine.progress import Progress
+from vcbench.engine.progress import Observer, Progress
 from vcbench.engine.quantised import QuantisedCache
 from vcbench.engine.types import BatchTiming, FinishReason, Generation
 from vcbench.lossless.faults import find_fault
@@ -61,10 +61,12 @@ class Engine:
         *,
         on_end: OnEnd,
         stream: StreamFactory | None = None,
+        observe: Observer | None = None,
     ) -> BatchTiming:
         """Decodes a batch to its end, as `run_cell` does."""
         if setup.arm != "vericache":
-            return run_cell(decoder, setup, batch, on_end=on_end, stream=stream, parts=self.parts(setup.arm))
+            parts = self.parts(setup.arm)
+            return run_cell(decoder, setup, batch, on_end=on_end, stream=stream, observe=observe, parts=parts)
         last = batch[-1].request.id
         match self.fault:
             case "residual_never_quantised" | "cache_silently_replaced" if setup.compressor is not None:
@@ -79,33 +81,32 @@ class Engine:
             if not (dropped and generation.request_id == last):
                 on_end(generation)
 
-        return run_cell(decoder, setup, batch, on_end=report, stream=stream, parts=self.parts(setup.arm))
+        parts = self.parts(setup.arm)
+        return run_cell(decoder, setup, batch, on_end=report, stream=stream, observe=observe, parts=parts)
 
 
 class _BlockEnd(Progress):
     """Looks for a stop at the end of a block alone."""
 
-    def commit(self, token_ids: Sequence[int], logits: Tensor) -> int:
+    def _append(self, token_ids: Sequence[int]) -> int:
         count, reason = 0, cast(FinishReason | None, None)
         while count < len(token_ids) and reason != "length":
             self.token_ids.append(token_ids[count])
             reason = self._stop.push(token_ids[count])
             count += 1
         self.finish_reason = reason
-        self._digest.update(logits[:count].contiguous().cpu().numpy().data)
         return count
 
 
 class _CapFirst(Progress):
     """Cuts a block at the cap and calls that the end, whatever stop is in it."""
 
-    def commit(self, token_ids: Sequence[int], logits: Tensor) -> int:
+    def _append(self, token_ids: Sequence[int]) -> int:
         if len(token_ids) < self.remaining:
-            return super().commit(token_ids, logits)
+            return super()._append(token_ids)
         count = self.remaining
         self.token_ids += token_ids[:count]
         self.finish_reason = "length"
-        self._digest.update(logits[:count].contiguous().cpu().numpy().data)
         return count
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -10,10 +10,10 @@ from torch import Tensor
 
 from vcbench.compressors.base import prefill_for
 from vcbench.config.load import load_config
-from vcbench.engine.cells import CellSetup, Prefilled, StreamFactory
+from vcbench.engine.cells import CellSetup, Prefilled
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.environment import set_threads
-from vcbench.engine.progress import Progress
+from vcbench.engine.progress import Committed
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
 from vcbench.models.instruction import InstructionWriter
@@ -141,35 +141,20 @@ class Replay:
 
         None where the engine reports no result for it.
         """
-        used = engine or self.engine
-        taps: list[Tensor] = []
-        parts = used.parts(setup.arm)
+        used, taps = engine or self.engine, list[Tensor]()
 
-        def progress(request: Request, stream: StreamFactory | None) -> Progress:
-            made = parts.progress(request, stream)
-            if request.id == wanted:
-                tap(made, step, taps.append)
-            return made
+        def observe(committed: Committed) -> None:
+            row = step - committed.first
+            if committed.request_id == wanted and 0 <= row < len(committed.token_ids):
+                taps.append(committed.logits[row].detach().to("cpu", torch.float32, copy=True))
 
         ended: dict[str, Generation] = {}
-        used.with_parts(replace(parts, progress=progress))(
+        used(
             self.decoder,
             setup,
             [self.snapshot(task, name) for name in names],
             on_end=lambda generation: ended.__setitem__(generation.request_id, generation),
             stream=lambda: TextStream(self.bench.tokenizer),
+            observe=observe,
         )
         return Decoded(ended[wanted], taps[0] if taps else None) if wanted in ended else None
-
-
-def tap(progress: Progress, step: int, take: Callable[[Tensor], None]) -> None:
-    """Hands the logits that chose output token `step` to `take`."""
-    commit = progress.commit
-
-    def tapped(token_ids: Sequence[int], logits: Tensor) -> int:
-        before = len(progress.token_ids)
-        if before <= step < before + len(token_ids):
-            take(logits[step - before].detach().to("cpu", torch.float32, copy=True))
-        return commit(token_ids, logits)
-
-    progress.commit = tapped  # type: ignore[method-assign]
