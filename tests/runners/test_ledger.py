@@ -14,7 +14,9 @@ from vcbench.runners.ledger import Ledger
 
 
 def prompt(name: str) -> PromptLine:
-    return PromptLine(task="t", request=name, prompt_ids=[1, 2], prompt_sha256="p", document_sha256="d")
+    return PromptLine(
+        task="t", request=name, prompt_ids=[1, 2], prompt_sha256="p", document_sha256="d", tail=f"end of {name}"
+    )
 
 
 def answer(cell: str, name: str, error: str | None = None) -> RequestLine:
@@ -55,7 +57,7 @@ def test_lines_of_an_earlier_process_count_as_this_ones_own(tmp_path: Path) -> N
             assert state(Ledger(run)) == state(resumed)
             assert run.lines() == list(LINES)
 
-    assert resumed.prompted == {("t", "a"), ("t", "a/t2")}
+    assert resumed.tails == {("t", "a"): "end of a", ("t", "a/t2"): "end of a/t2"}
     assert set(resumed.answers) == {("full", "t", "a"), ("lossy", "t", "a"), ("full", "t", "a/t2")}
     assert resumed.measured == {("lossy", "t", "a")}
     assert resumed.asked == {("t", "a/t2"): {"full"}}

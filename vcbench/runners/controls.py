@@ -250,7 +250,7 @@ class Ladder:
     def _text(self, token: int | None) -> str | None:
         if token is None:
             return None
-        return printable(self.replay.bench.tokenizer.decode([token], skip_special=False))
+        return printable(self.replay.bench.tokenizer.decode([token]))
 
     def _line(self, cell: CellInfo) -> RequestLine:
         return self.replay.run.requests[cell.id, self.task, self.name]

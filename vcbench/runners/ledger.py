@@ -17,14 +17,14 @@ Key = tuple[str, str, str]
 class Ledger:
     """A run's lines as they stand.
 
-    prompted: prompts that have a line. answers, turns, measured: the lines of each cell's requests; a failed request
-    has an answer too, whose finish reason is `error`. asked: the cells that a follow-up is asked of. follow_ups: their
-    prompts, which no task can name before the answers are there.
+    tails: prompts that have a line, each with the text of its last tokens. answers, turns, measured: the lines of each
+    cell's requests; a failed request has an answer too, whose finish reason is `error`. asked: the cells that a
+    follow-up is asked of. follow_ups: their prompts, which no task can name before the answers are there.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
-        self.prompted: set[PromptKey] = set()
+        self.tails: dict[PromptKey, str] = {}
         self.answers: dict[Key, RequestLine] = {}
         self.turns: dict[Key, TurnLine] = {}
         self.measured: set[Key] = set()
@@ -59,7 +59,7 @@ class Ledger:
     def _enter(self, line: Line) -> None:
         match line:
             case PromptLine():
-                self.prompted.add((line.task, line.request))
+                self.tails[line.task, line.request] = line.tail
                 # A follow-up's turn line is written before its prompt.
                 if (line.task, line.request) in self.asked:
                     self.follow_ups[line.task, line.request] = line

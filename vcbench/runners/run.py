@@ -134,7 +134,7 @@ class _Runner:
             except RequestError as error:
                 reason = str(error)
             seconds = time.perf_counter() - started if snapshot else 0.0
-            if (task.name, prompt.id) not in self.ledger.prompted:
+            if (task.name, prompt.id) not in self.ledger.tails:
                 self.ledger.append(recording.prompt_line(task.name, prompt, self.bench.tokenizer, seconds))
             if snapshot is not None:
                 ready.append((prompt, snapshot))

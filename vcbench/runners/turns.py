@@ -29,7 +29,7 @@ class Turns:
         """Whether an answer has not been followed yet, or a follow-up has not been asked or owes a line."""
         ledger = self.ledger
         answered = [key for key, line in ledger.answers.items() if key[1] in self.tasks and not failed(line)]
-        if any(key not in ledger.turns for key in answered) or not ledger.asked.keys() <= ledger.prompted:
+        if any(key not in ledger.turns for key in answered) or not ledger.asked.keys() <= ledger.tails.keys():
             return True
         known = [(self.tasks[task], _prompt(line)) for (task, _), line in ledger.follow_ups.items()]
         return any(self.agenda.missing(task, prompt) for task, prompt in known)
@@ -53,7 +53,7 @@ class Turns:
         if line is not None and (known := self.ledger.follow_ups.get((line.task, line.follow_up or ""))) is not None:
             return _prompt(known)
         source = self.bench.sources[cell.task.name]
-        follow_up = source.follow_up(prompt, _answer(answer), self.bench.tokenizer)
+        follow_up = source.follow_up(prompt, self._answer(answer), self.bench.tokenizer)
         name = follow_up.id if follow_up is not None else None
         if line is None:
             self.ledger.append(TurnLine(cell=cell.id, task=cell.task.name, request=prompt.id, follow_up=name))
@@ -64,6 +64,14 @@ class Turns:
             )
         return follow_up
 
+    def _answer(self, line: RequestLine) -> Answer:
+        return Answer(
+            text=line.text,
+            token_ids=line.token_ids,
+            finish_reason=line.finish_reason,
+            prompt_tail=self.ledger.tails[line.task, line.request],
+        )
+
 
 def _prompt(line: PromptLine) -> Prompt:
     return Prompt(
@@ -73,7 +81,3 @@ def _prompt(line: PromptLine) -> Prompt:
         target=line.target,
         meta=line.meta,
     )
-
-
-def _answer(line: RequestLine) -> Answer:
-    return Answer(text=line.text, token_ids=line.token_ids, finish_reason=line.finish_reason)
