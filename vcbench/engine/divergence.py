@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from vcbench.engine.cells import Compress, Prefilled, seed_of
 from vcbench.engine.decoder import Decoder
+from vcbench.engine.distributions import compare_steps
 from vcbench.engine.forcing import force
-from vcbench.metrics.divergence import TOP, compare_steps
 
 REFERENCE_ROWS = 64
 """Steps whose full-KV logits are held at a time."""
@@ -25,7 +25,7 @@ output equals full KV's bit for bit, so that all differences are 0. verify logit
 
 @dataclass(slots=True)
 class Divergence:
-    """Both distributions compared at each step after the first; see `metrics.divergence.Steps`.
+    """Both distributions compared at each step after the first; see `distributions.Steps`.
 
     The first token is left out: it comes from the prefill, which both share. None where logits are not finite.
     """
@@ -57,7 +57,7 @@ class Divergence:
 
 def same_logits(steps: int) -> Divergence:
     """The divergence of an output whose logits are full KV's bit for bit; log-probabilities are not known from that."""
-    return Divergence(kl=[0.0] * steps, top1_agree=[True] * steps, top5_overlap=[TOP] * steps, basis="same logits")
+    return Divergence(kl=[0.0] * steps, top1_agree=[True] * steps, top5_overlap=[TOP_TOKENS] * steps, basis="same logits")
 
 
 def unknown_steps(steps: int) -> Divergence:

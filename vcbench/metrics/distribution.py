@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vcbench.metrics.divergence import TOP, percentiles
+from vcbench.metrics.divergence import percentiles
 from vcbench.metrics.interval import Estimate, mean, ratio
 from vcbench.records.schema import DivergenceLine
 
