@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from vcbench import registry
+from vcbench.backends.sources import plugin_sha256
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
     CellConfig,
@@ -33,7 +34,6 @@ from vcbench.runners.plan import (
     identify,
     with_model,
 )
-from vcbench.runners.sources import plugin_sha256
 
 TINY = Architecture(
     family="llama",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 from rich.console import Console
 
 from vcbench import registry
+from vcbench.backends.sources import plugin_sha256
 from vcbench.config.schema import CellConfig, MetricsConfig, RunConfig
 from vcbench.errors import RecordError
+from vcbench.forensics.tiny import tiny_config
 from vcbench.lossless.check import check_run
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
-from vcbench.runners.tiny import tiny_config
 from vcbench.tasks.base import Answer, Prompt, PromptTokenizer, follow_up_id
 from vcbench.tasks.trace import TraceTask
 
@@ -48,10 +50,13 @@ class Conversation(TraceTask):
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("VCBENCH_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
     registry.names("task")
     monkeypatch.setitem(registry._entries, ("task", "trace"), Conversation)
+    plugin_sha256.cache_clear()
+    yield
+    plugin_sha256.cache_clear()
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from vcbench.backends.sources import FAULTS, code_sha256, plugin_sha256
 from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle, tier_obstacle
 from vcbench.config.schema import AdaptiveDraft, CellConfig, DraftLength, MethodConfig, RunConfig, TaskConfig
 from vcbench.engine.environment import physical_cores
 from vcbench.errors import ConfigError, Problem
 from vcbench.models.architecture import Architecture
-from vcbench.runners.sources import FAULTS, code_sha256, plugin_sha256
 
 if TYPE_CHECKING:
     from vcbench.calibration.base import Calibration
@@ -184,7 +184,8 @@ def plain_draft(length: DraftLength | None) -> int | dict[str, Any] | None:
 def identify(config: RunConfig, *, planning: bool = False, fault: str | None = None) -> Identity:
     """This code on this machine for this configuration; `with_model` fills in the model's own hashes.
 
-    `fault` is what the lossless gate has broken in it on purpose. Raises ConfigError if the device is missing, unless it is only for `planning`. Cost: imports torch.
+    `fault` is what the lossless gate has broken in it on purpose. Raises ConfigError if the device is missing, unless
+    it is only for `planning`. Cost: imports torch.
     """
     device, dtype = resolve_device(config, must_exist=not planning)
     code = code_sha256() if fault is None else f"{code_sha256(besides=FAULTS)} with {fault}"
