@@ -2,8 +2,8 @@
 
 Source: Wu et al., arXiv 2409.02076. As in upstream's evaluation, numbers of parts are read by `int`, and a constraint
 on a part that cannot occur, such as part 53 of 52, is passed over; the prompt's meta says which. The constraint checks
-of the paper are a language model's yes or no; here they are words looked up in the part, so both can err and their figures
-are not comparable.
+of the paper are a language model's yes or no; here they are words looked up in the part, so both can err and their
+figures are not comparable.
 """
 
 from __future__ import annotations
