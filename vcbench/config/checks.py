@@ -76,6 +76,11 @@ def _check_tasks(reader: Reader, tasks: tuple[Parsed, ...]) -> None:
         if "" in (task.get("stop") or ()):
             reader.problem(task.place("stop"), "a stop string is empty and would stop at once", "remove it")
         sampling, cap = task.get("sampling"), task.get("max_tokens")
+        if sampling and sampling.get("model"):
+            for key in sampling.places.keys() - {"model", "seed"}:
+                reader.problem(
+                    sampling.place(key), f"`{key}` stands beside `model: true`, which gives it", "remove one of them"
+                )
         least = sampling.get("min_tokens") if sampling else None
         if least is not None and cap is not None and least > cap:
             reader.problem(sampling.place("min_tokens"), f"min_tokens {least} is above max_tokens {cap}", "lower it")
