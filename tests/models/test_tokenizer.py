@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.models import tiny
-from vcbench.engine.stopping import StopRule
+from vcbench.engine.decoding.stopping import StopRule
 from vcbench.engine.types import Request
 from vcbench.errors import ModelError, RequestError
 from vcbench.models.gguf_convert import build_tokenizer

@@ -76,7 +76,7 @@ class MethodConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveDraft:
-    """A draft length that follows what each request's own rounds accepted; `vcbench/engine/horizon.py` has the rule."""
+    """A draft length that follows what each request's own rounds accepted (`decoding/draft_length.py`)."""
 
     SHORTHAND: ClassVar[str] = "auto"
     """What may be written in place of a mapping that gives nothing."""
