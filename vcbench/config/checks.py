@@ -7,6 +7,7 @@ from typing import Any
 
 from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle
 from vcbench.config.reader import BAD, Parsed, Reader
+from vcbench.config.sampling import Sampling
 from vcbench.config.schema import DEFAULT_DRAFT_LENGTH
 from vcbench.models.architecture import Architecture
 from vcbench.registry import suggest
@@ -77,7 +78,10 @@ def _check_tasks(reader: Reader, tasks: tuple[Parsed, ...]) -> None:
             reader.problem(task.place("stop"), "a stop string is empty and would stop at once", "remove it")
         sampling, cap = task.get("sampling"), task.get("max_tokens")
         if sampling and sampling.get("model"):
-            for key in sampling.places.keys() - {"model", "seed"}:
+            plain = Sampling()
+            for key in [key for key in sampling.places if key not in ("model", "seed")]:
+                if sampling.get(key) == getattr(plain, key):
+                    continue
                 reader.problem(
                     sampling.place(key), f"`{key}` stands beside `model: true`, which gives it", "remove one of them"
                 )

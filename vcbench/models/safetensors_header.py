@@ -45,8 +45,8 @@ def weight_files(path: Path) -> tuple[Path, ...]:
         return (path,)
     index, single = path / INDEX_NAME, path / SINGLE_NAME
     if index.is_file():
-        files = _indexed(index)
-        return (single,) if single.is_file() and single not in files else files
+        indexed = _indexed(index)
+        return (single,) if single.is_file() and single not in indexed else indexed
     # Mistral's repositories also hold the same weights under other tensor names in consolidated*.safetensors.
     files = sorted(file for file in path.glob("*.safetensors") if not file.name.startswith("consolidated"))
     if not files:

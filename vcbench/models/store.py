@@ -30,8 +30,8 @@ ADAPTER_FILE = "adapter_config.json"
 class ModelFiles:
     """A model that is complete on this machine.
 
-    `revision` is the hub commit, or the source of a catalogue model; None for a local directory. `stop_ids` are those of
-    generation_config.json, or else of config.json. `template`: what its chat template is told beside the messages.
+    `revision` is the hub commit, or the source of a catalogue model; None for a local directory. `stop_ids` are those
+    of generation_config.json, or else of config.json. `template`: what its chat template is told beside the messages.
     `stamps` tell whether the weight files are still those that were hashed. `notes`: what a user should know.
     """
 
@@ -58,17 +58,17 @@ def resolve_model(model: ModelConfig) -> ModelFiles:
     Raises ModelError if it is not on this machine (with the command that fetches it), unsupported or damaged.
     """
     path, revision = _locate(model)
-    _refuse_adapter(path)
-    config = read_json(path / "config.json")
-    generation_file = path / GENERATION_FILE
+    config_file, generation_file = path / "config.json", path / GENERATION_FILE
     try:
+        if catalog.embedded(model.id) is not None:
+            verify_installed(path)
+        _refuse_adapter(path)
+        config = read_json(config_file)
         architecture = parse_architecture(config)
         written = read_json(generation_file) if generation_file.exists() else None
         generation = parse_generation(written, config, architecture.vocab_size)
         files = weight_files(path)
         stamps = tuple(cache.FileStamp.of(file) for file in files)
-        if catalog.embedded(model.id) is not None:
-            verify_installed(path)
         architecture, tied_notes = untied(path, architecture)
         digest = cache.weights_sha256(files)
     except OSError as error:
@@ -118,8 +118,8 @@ def verify_installed(path: Path, *, read_all: bool = False) -> bool:
 def _refuse_adapter(path: Path) -> None:
     if (path / ADAPTER_FILE).exists():
         raise ModelError(
-            f"{path} holds an adapter ({ADAPTER_FILE}), which transformers may add to the weights and vcbench does not; "
-            "merge it into them, or remove it"
+            f"{path} holds an adapter ({ADAPTER_FILE}), which transformers may add to the weights and vcbench does "
+            "not; merge it into them, or remove it"
         )
 
 

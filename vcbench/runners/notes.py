@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def resolved_sampling(config: RunConfig, files: ModelFiles) -> RunConfig:
     """The configuration with `sampling: model` written out, so that cell ids, records and replays have its values.
 
-    Raises ModelError where the model asks for what this decoder does not have, ConfigError where it does not fit a task.
+    Raises ModelError where the model asks for what this decoder does not have, ConfigError where a task contradicts it.
     """
     return replace(config, tasks=tuple(_resolved(config, index, files) for index in range(len(config.tasks))))
 

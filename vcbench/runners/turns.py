@@ -13,7 +13,7 @@ from vcbench.errors import RecordError
 from vcbench.records.schema import Line, PromptLine, RequestLine, TurnLine
 from vcbench.records.store import RunDirectory
 from vcbench.runners.plan import Cell
-from vcbench.runners.setup import Workbench
+from vcbench.runners.setup import Workbench, over_context
 from vcbench.tasks.base import Answer, Prompt
 
 
@@ -77,6 +77,11 @@ class Turns:
                     found.setdefault(follow_up.id, follow_up)
         return list(found.values())
 
+    def not_asked(self) -> list[str]:
+        """A line on the follow-ups that the model's context has no room for; none where all were asked."""
+        reasons = [line.not_asked for line in self.lines.values() if line.not_asked]
+        return [f"{len(reasons)} follow-ups are not asked; the first: {reasons[0]}"] if reasons else []
+
     def _after(self, cell: Cell, prompt: Prompt) -> Prompt | None:
         key = (cell.id, cell.task.name, prompt.id)
         answer, line = self.answers.get(key), self.lines.get(key)
@@ -85,9 +90,12 @@ class Turns:
         if line is not None and (known := self.prompts.get((line.task, line.follow_up or ""))) is not None:
             return known
         follow_up = self.bench.sources[cell.task.name].follow_up(prompt, answer, self.bench.tokenizer)
+        context = self.bench.files.architecture.max_context
+        reason = over_context(cell.task, follow_up, context) if follow_up is not None else None
+        follow_up = None if reason else follow_up
         name = follow_up.id if follow_up is not None else None
         if line is None:
-            line = TurnLine(cell=cell.id, task=cell.task.name, request=prompt.id, follow_up=name)
+            line = TurnLine(cell=cell.id, task=cell.task.name, request=prompt.id, follow_up=name, not_asked=reason)
             self.directory.append(line)
             self.note(line)
         elif line.follow_up != name:
