@@ -36,6 +36,9 @@ def show_plan(config: RunConfig, *, as_json: bool) -> None:
         assert missing is not None
         raise missing
     if files is not None:
+        from vcbench.runners.setup import check_weights
+
+        check_weights(files)
         config = resolved_sampling(config, files)
         identity = with_model(identity, files)
     calibrations = find_calibrations(config, files) if files is not None else {}
