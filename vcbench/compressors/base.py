@@ -59,6 +59,8 @@ class Compressor(ABC, Generic[OptionsT]):
     summary: ClassVar[str]
     kind: ClassVar[Literal["none", "drop", "quantise", "noise"]]
     cache_class: type[KVCache]
+    seeded: ClassVar[bool] = False
+    """Whether `compress` draws from its seed, so that a request's cache depends on the request's name."""
 
     def __init__(self, options: OptionsT, calibration: Calibration | None = None) -> None:
         """A calibration is given to methods whose `calibration_need` asks for one, and then always."""

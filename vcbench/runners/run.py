@@ -37,9 +37,17 @@ from vcbench.runners.warmup import warm_up
 from vcbench.tasks.base import Prompt
 
 
-def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, fault: str | None = None) -> Path:
+def execute(
+    config: RunConfig,
+    *,
+    console: Console,
+    engine: RunCell = run_cell,
+    fault: str | None = None,
+    beside: str | None = None,
+) -> Path:
     """Runs or finishes a configuration and returns the run's directory.
 
+    `beside` is the run's name where its own is that of another run, which then stays where it is.
     `fault` names what is wrong with an `engine` that the lossless gate has broken on purpose; it enters every cell id.
 
     Raises VcbenchError before anything is written when the model, the plan or the prompts are not usable, and
@@ -47,7 +55,7 @@ def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, 
     """
     bench = prepare(config, fault=fault)
     threads = set_threads(config.engine.threads)
-    run = open_run(bench, threads, console)
+    run = open_run(bench, threads, console, beside=beside)
     with run:
         for note in run.dropped:
             console.print(f"dropped: {note}", markup=False)

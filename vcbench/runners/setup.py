@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ import torch
 from vcbench import registry
 from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
+from vcbench.config.paths import user_path
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
 from vcbench.engine.cells import CellSetup
@@ -121,7 +121,7 @@ def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
         draft_length=cell.config.draft_length or 0,
         seed=config.seed,
         full_cache=cell.config.full_cache,
-        disk_directory=Path(directory) if directory is not None else None,
+        disk_directory=user_path(directory) if directory is not None else None,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vcbench.config.paths import user_path
 from vcbench.errors import TaskError
 from vcbench.registry import register
 from vcbench.tasks.base import (
@@ -147,7 +148,7 @@ class ComplexFuncBench(Task):
 
     def _read(self) -> Iterator[Conversation]:
         options = self._options
-        exact = _read_table(Path(options.exact_arguments)) if options.exact_arguments else None
+        exact = _read_table(user_path(options.exact_arguments)) if options.exact_arguments else None
         for name, row in identified(file_rows(options, FILE, SAMPLE), "id"):
             yield read_conversation(name, row, exact)
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from math import inf
-from pathlib import Path
 
+from vcbench.config.paths import user_path
 from vcbench.errors import TaskError, VcbenchError
 from vcbench.registry import register
 from vcbench.tasks.base import (
@@ -189,7 +189,7 @@ def _problem(row: Row) -> Problem:
 def _examples(options: Options) -> list[Problem]:
     """The worked examples of their own source; none if they come from the rows that are asked."""
     if options.examples:
-        return [_problem(row) for row in read_rows(Path(options.examples))]
+        return [_problem(row) for row in read_rows(user_path(options.examples))]
     if options.dataset and not options.file:
         shown = SplitOptions(dataset=options.dataset, revision=options.revision, split=EXAMPLE_SPLIT)
         return [_problem(row) for row in source_rows(shown, SAMPLE_FILE, config=options.config)]
