@@ -47,7 +47,7 @@ def runs(
         return
     shown = [[printable(value) for value in row.values()] for row in rows]
     results().print(table("", list(rows[0]), shown, wrap=(0, 1, 2, 5)))
-    readable = [entry.name for entry in entries if entry.answers]
+    readable = [entry.name for entry in entries if not entry.state.startswith("damaged")]
     if readable:
         next_command("vcbench", "compare", directory / readable[-1])
     else:
