@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vcbench.engine.decoder import Decoder
 
 from tests.runners.test_run import CELLS, MAX_TOKENS, answers, heard, quiet, snapkv, timeless, trace
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, MetricsConfig, RunConfig
+from vcbench.engine.model.decoder import Decoder
 from vcbench.forensics.tiny import tiny_config
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from vcbench import registry
+from vcbench.backends.sources import plugin_sha256
 from vcbench.records.codec import plain
 from vcbench.records.files import REQUESTS
 from vcbench.records.reader import Run, parse_lines, read_requests
 from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
 from vcbench.runners import recording
-from vcbench.runners.plan import Cell, plugin_sha256
+from vcbench.runners.plan import Cell
 from vcbench.runners.setup import Workbench
 from vcbench.tasks.base import Prompt
 
@@ -145,7 +146,7 @@ class _Carrier:
         return None
 
     def _follow_ups(self) -> Iterator[Line]:
-        """Turns of conversations and the prompts that they lead to, from the first turns on."""
+        """Turns of conversations, each before the prompt that it leads to, from the first turns on."""
         pending: list[TurnLine] = list(self.by_kind.get(TurnLine, ()))
         moved = True
         while moved:
@@ -155,12 +156,13 @@ class _Carrier:
                     continue
                 pending.remove(turn)
                 moved = True
-                if turn.follow_up is not None and (turn.task, turn.follow_up) not in self.names:
-                    if (line := self.recorded.get((turn.task, turn.follow_up))) is None:
-                        continue
-                    self.names[turn.task, turn.follow_up] = turn.follow_up
-                    yield line
+                line = self.recorded.get((turn.task, turn.follow_up or ""))
+                if turn.follow_up is not None and line is None:
+                    continue
                 yield turn
+                if line is not None and (line.task, line.request) not in self.names:
+                    self.names[line.task, line.request] = line.request
+                    yield line
 
     def _answers(self) -> Iterator[Line]:
         for line in self.by_kind.get(RequestLine, ()):

@@ -95,7 +95,9 @@ class _Runner:
 
     def report_failures(self) -> None:
         """Says which requests failed in some cell, and the first one's reason."""
-        failures = self.ledger.failures()
+        first = {(task, prompt.id) for task, prompts in self.bench.prompts.items() for prompt in prompts}
+        asked = first | self.ledger.asked.keys()
+        failures = {key: reason for key, reason in self.ledger.failures().items() if key in asked}
         if not failures:
             return
         total = sum(map(len, self.bench.prompts.values())) + len(self.ledger.asked)
