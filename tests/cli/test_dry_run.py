@@ -118,7 +118,7 @@ def test_times_on_a_gpu_follow_from_its_data_sheet(here: Path) -> None:
 
 def _lengths(here: Path) -> list[int]:
     config = load_config(here / "run.yaml")
-    return list(expected_prompts(config, config.tasks[0], None).lengths)
+    return list(expected_prompts(config, config.tasks[0], None, 8192).lengths)
 
 
 def test_a_gpu_nobody_knows_is_named_with_the_known_ones(here: Path) -> None:
@@ -138,10 +138,11 @@ def test_a_batch_that_does_not_fit_is_said(here: Path) -> None:
 
 def test_prompts_that_cannot_be_asked_are_said(here: Path) -> None:
     (here / "run.yaml").write_text(
-        TEXT.replace("name: stdlib, limit: 2, max_tokens: 16", "name: needle, lengths: [9000], max_tokens: 16")
+        TEXT.replace("name: stdlib, limit: 2, max_tokens: 16", "name: needle, lengths: [1000, 9000], max_tokens: 16")
     )
     done = CliRunner().invoke(app, ["run", "run.yaml", "--dry-run"], catch_exceptions=False)
-    assert "! needle: 5 prompts are longer than the 8176 tokens that the model's context leaves" in done.stderr
+    assert "note: task needle: 5 of 10 rows excluded" in done.stderr
+    assert "exceed the model's context of 8192, so it is not asked" in done.stderr
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

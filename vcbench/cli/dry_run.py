@@ -17,6 +17,7 @@ from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.runners.estimate import ASSUMED_ACCEPTANCE, PlanEstimate, estimate, measure_machine
 from vcbench.runners.expected import Expected, absent_calibrations, expected_prompts
 from vcbench.runners.gpus import BANDWIDTH_SHARE, FLOP_SHARE, Gpu, find_gpu, smallest_gpu
+from vcbench.runners.notes import model_notes, resolved_sampling
 from vcbench.runners.plan import UNKNOWN, Identity, Plan, build_plan, identify, with_model
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Outlook:
     gpu: Gpu | None
     absent: tuple[str, ...]
     missing: ModelError | None
+    notes: tuple[str, ...] = ()
 
     @property
     def cache_bytes(self) -> int:
@@ -84,12 +86,16 @@ def _outlook(config: RunConfig, named: Gpu | None) -> Outlook:
         assert missing is not None
         raise missing
     if files is not None:
+        config = resolved_sampling(config, files)
         identity = with_model(identity, files)
     commands, calibrations = absent_calibrations(config, files)
     plan = build_plan(config, architecture=architecture, identity=identity, calibrations=calibrations)
     plan = replace(plan, final=plan.final and not commands)
     tokenizer = _tokenizer(files)
-    tasks = {task.name: expected_prompts(config, task, tokenizer) for task in config.tasks}
+    context = architecture.max_context
+    tasks = {task.name: expected_prompts(config, task, tokenizer, context) for task in config.tasks}
+    said = [*(model_notes(config, files, tokenizer) if files is not None else ())]
+    said += [note for task in tasks.values() for note in task.notes]
     lengths = {name: task.lengths for name, task in tasks.items()}
     here = UNKNOWN not in identity.kernels.values()
     bytes_only = estimate(plan, lengths, dtype=identity.dtype, machine=None)
@@ -101,6 +107,7 @@ def _outlook(config: RunConfig, named: Gpu | None) -> Outlook:
         gpu=named,
         absent=_absent(config, missing, tasks, commands),
         missing=missing,
+        notes=tuple(said),
     )
     if named is None and not here:
         outlook = replace(outlook, gpu=smallest_gpu(bytes_only.weights_bytes + outlook.cache_bytes))
@@ -168,6 +175,8 @@ def _time(seconds: float | None) -> str:
 
 def _remarks(outlook: Outlook) -> None:
     say, config = notes(), outlook.plan.config
+    for note in outlook.notes:
+        say.print(f"note: {note}", markup=False)
     for task in config.tasks:
         _about_prompts(outlook, task, say)
     asking_on = [task.name for task in config.tasks if _task(task).has_follow_ups()]
@@ -185,14 +194,6 @@ def _about_prompts(outlook: Outlook, task: TaskConfig, say: Console) -> None:
     expected = outlook.tasks[task.name]
     if expected.basis != "counted":
         say.print(f"{task.name}: prompts are {expected.basis}", markup=False)
-    room = outlook.plan.architecture.max_context - task.max_tokens
-    longer = sum(length > room for length in expected.lengths)
-    if longer:
-        say.print(
-            f"! {task.name}: {longer} prompts are longer than the {room} tokens that the model's context leaves beside "
-            "max_tokens, and cannot be asked; lower max_tokens or max_context_tokens",
-            markup=False,
-        )
 
 
 def _about_memory(outlook: Outlook, say: Console) -> None:
@@ -252,6 +253,7 @@ def _document(outlook: Outlook) -> dict[str, Any]:
         "prefill_s": figures.prefill_s,
         "total_s": figures.total_s,
         "absent": list(outlook.absent),
+        "notes": list(outlook.notes),
         "tasks": [
             {"name": name, "prompts": len(task.lengths), "prompt_tokens": sum(task.lengths), "basis": task.basis}
             for name, task in outlook.tasks.items()

@@ -22,6 +22,11 @@ class RoughTokenizer:
         self._ids: dict[str, int] = {}
 
     @property
+    def bos_id(self) -> None:
+        """Not known."""
+        return
+
+    @property
     def vocab_size(self) -> None:
         """Not known: any token id in a file is taken as it is."""
         return

@@ -19,7 +19,8 @@ from vcbench.config.schema import RunConfig, TaskConfig
 from vcbench.errors import CalibrationError
 from vcbench.models.rough import RoughTokenizer
 from vcbench.models.store import ModelFiles
-from vcbench.tasks.base import PromptTokenizer, Task
+from vcbench.runners.setup import ContextTokenizer, exclusions, make_prompts
+from vcbench.tasks.base import Task
 from vcbench.tasks.hub import hub_command, is_cached
 
 UNKNOWN_TOKENS = 4096
@@ -58,24 +59,29 @@ KNOWN: Mapping[str, DataSet] = {
 class Expected:
     """The prompts of one task. basis: `counted`, `roughly counted`, or what the figures rest on.
 
-    absent: what must be here before the task can run; a command to type, or a file in words.
+    absent: what must be here before the task can run; a command to type, or a file in words. notes: what is left out.
     """
 
     lengths: Sequence[int]
     basis: str
     absent: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def expected_prompts(config: RunConfig, task: TaskConfig, tokenizer: PromptTokenizer | None) -> Expected:
+def expected_prompts(
+    config: RunConfig, task: TaskConfig, tokenizer: ContextTokenizer | None, max_context: int
+) -> Expected:
     """What the task will ask; no network is used. Raises TaskError where data that is here cannot be asked."""
     options = build_options("task", task.name, task.options)
     absent = absent_data(task, options)
     if absent:
         return _from_figures(task, options, absent)
     source: Task = registry.lookup("task", task.name)(options)
-    prompts = source.prompts(tokenizer or RoughTokenizer(), limit=task.limit, seed=config.seed)
+    prompts = make_prompts(task, source, tokenizer or RoughTokenizer(), config.seed, max_context)
     return Expected(
-        lengths=[len(prompt.ids) for prompt in prompts], basis="counted" if tokenizer else "roughly counted"
+        lengths=[len(prompt.ids) for prompt in prompts],
+        basis="counted" if tokenizer else "roughly counted",
+        notes=tuple(exclusions(task.name, source, len(prompts))),
     )
 
 
