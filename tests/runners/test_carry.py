@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runners.test_run import CELLS, MAX_TOKENS, answers, heard, quiet, snapkv, timeless, trace
+from tests.runners.test_run import CELLS, MAX_TOKENS, answers, heard, quiet, refused, snapkv, timeless, trace
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, MetricsConfig, RunConfig
@@ -19,6 +19,7 @@ from vcbench.forensics.tiny import tiny_config
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
 
+__all__ = ["refused"]
 Rows = list[dict[str, Any]]
 
 
@@ -236,16 +237,19 @@ def test_wall_clocks_of_another_batch_size_are_not_taken_over(config: RunConfig)
     assert "taken_over" not in load_run(beside).provenance
 
 
-def test_failed_answers_are_computed_again(config: RunConfig, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("refused")
+def test_failed_answers_are_computed_again(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "p.jsonl"
-    found: Rows = [*rows("a"), {"id": "long", "prompt_ids": [5] * 500}]
-    execute(trace(config, source, found), console=quiet())
+    found: Rows = [*rows("a"), {"id": "bad", "prompt_ids": [5] * 40}]
+    path = execute(trace(config, source, found), console=quiet())
+    assert {line.finish_reason for line in load_run(path).requests.values() if line.request == "bad"} == {"error"}
+    monkeypatch.undo()
     changed = replace(trace(config, source, found), methods={**config.methods, "snapkv-2x": snapkv(3)})
-    path = execute(changed, console=quiet(), beside="other")
+    beside = load_run(execute(changed, console=quiet(), beside="other"))
 
-    run = load_run(path)
-    assert run.provenance["taken_over"]["answers"] == 2
-    assert {line.finish_reason for line in run.requests.values() if line.request == "long"} == {"error"}
+    assert beside.provenance["taken_over"]["answers"] == 2
+    assert all(line.error is None for line in beside.requests.values())
+    assert len(beside.requests) == 2 * len(CELLS)
 
 
 def test_a_run_killed_after_its_prompts_were_changed_is_not_complete(config: RunConfig, tmp_path: Path) -> None:
