@@ -86,6 +86,9 @@ def _outlook(config: RunConfig, named: Gpu | None) -> Outlook:
         assert missing is not None
         raise missing
     if files is not None:
+        from vcbench.runners.setup import check_weights
+
+        check_weights(files)
         config = resolved_sampling(config, files)
         identity = with_model(identity, files)
     commands, calibrations = absent_calibrations(config, files)

@@ -58,6 +58,7 @@ class Workbench:
 def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
     """Finds the model, plans the cells and makes the prompts. Raises before anything is loaded or written."""
     files = resolve_model(config.model)
+    check_weights(files)
     config = resolved_sampling(config, files)
     identity = with_model(identify(config, fault=fault), files)
     calibrations = find_calibrations(config, files)
@@ -139,6 +140,12 @@ def exclusions(name: str, source: Task, asked: int) -> list[str]:
     first = source.excluded[0]
     count = f"task {name}: {len(source.excluded)} of {len(source.excluded) + asked} rows excluded"
     return [f"{count}; the first: {first.id}: {first.reason}"]
+
+
+def check_weights(files: ModelFiles) -> None:
+    """Raises ModelError unless the weights are those of the architecture; before a run writes or moves anything."""
+    with WeightReader(files.path) as reader:
+        reader.check_complete(files.architecture)
 
 
 def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:
