@@ -79,6 +79,7 @@ def squared_error(full: FullCache, cache: CodebookCache) -> tuple[float, float]:
     return keys, values
 
 
+@pytest.mark.acceptance("A-ACC-2")
 @pytest.mark.parametrize(("bits", "gib"), [(4, 17.33), (3, 13.33), (2, 9.33)])
 def test_the_bytes_of_llama_7b_at_128k_are_the_papers(bits: int, gib: float) -> None:
     """A-ACC-2: 17.33, 13.33 and 9.33 GiB by the paper's formula, to which our layout's savings add up.
@@ -97,6 +98,7 @@ def test_the_bytes_of_llama_7b_at_128k_are_the_papers(bits: int, gib: float) -> 
     assert ours == pytest.approx(paper - pointers - vectors * 0.96 * 4, rel=1e-3)
 
 
+@pytest.mark.acceptance("A-KVQ-1")
 @given(
     x=st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=8, max_size=200), min_size=1, max_size=1),
     share=st.sampled_from([0.01, 0.02, 0.1]),
@@ -112,6 +114,7 @@ def test_ties_make_no_more_outliers(x: list[list[float]], share: float) -> None:
     assert ((rest - offsets[0]).abs() <= ranges[0] + 1e-6).all()
 
 
+@pytest.mark.acceptance("A-KVQ-1")
 def test_a_hundredth_are_outliers() -> None:
     """A-KVQ-1, of keys by channel and of values by token."""
     full = random_cache(4096)
@@ -132,6 +135,7 @@ def test_channel_limits_leave_out_as_many_at_either_end() -> None:
     assert high.tolist() == [994.0] * 3
 
 
+@pytest.mark.acceptance("A-KVQ-3")
 def test_leaving_outliers_out_lowers_the_error() -> None:
     """A-KVQ-3, on values with heavy tails and, as their ranges shrink, on keys."""
     full = random_cache(512)
@@ -142,6 +146,7 @@ def test_leaving_outliers_out_lowers_the_error() -> None:
         assert values < 0.7 * dense_values
 
 
+@pytest.mark.acceptance("A-KVQ-4")
 def test_channels_before_the_rotary_embedding_are_the_better_groups() -> None:
     """The order of A-KVQ-4: the same keys, taken for pre-RoPE ones and coded channel by channel."""
     full = random_cache(512)

@@ -40,9 +40,9 @@ def offset_keys(size: int) -> Tensor:
     return keys
 
 
+@pytest.mark.acceptance("A-ROT-4")
 @pytest.mark.parametrize(("bits", "plain", "rotated"), [(2, 44.8, 1.83), (3, 3.36, 0.322), (4, 1.03, 0.070)])
 def test_rotation_takes_outlier_channels_apart(bits: int, plain: float, rotated: float) -> None:
-    """A-ROT-4."""
     keys = offset_keys(128)
 
     assert error(keys, bits) == pytest.approx(plain, rel=0.1)
@@ -59,10 +59,10 @@ def test_clipping_helps_at_two_bits_and_hurts_at_four(bits: int, errors: list[fl
     assert [error(x, bits, clip) for clip in (1.0, 0.9, 0.8, 0.7)] == pytest.approx(errors, rel=0.01)
 
 
+@pytest.mark.acceptance("A-Q-3")
 @pytest.mark.parametrize("clip", [0.8, 1.0])
 @pytest.mark.parametrize("value", [0.0, 3.25, -7.5])
 def test_a_constant_group_is_exact(clip: float, value: float) -> None:
-    """A-Q-3."""
     assert error(torch.full((2, 64), value), 2, clip) == 0
 
 
@@ -88,6 +88,7 @@ def copied(rows: LayerRows) -> LayerRows:
     return replace(rows, residual=rows.residual.clone(), k=rows.k.clone())
 
 
+@pytest.mark.acceptance("A-ROT-5")
 def test_channels_are_ordered_by_their_signed_sums() -> None:
     """A-ROT-5: a bijection in each layer."""
     samples = [tiny.token_ids(40, seed=seed) for seed in (5, 6)]

@@ -51,6 +51,7 @@ SCHEMES = {
 frames = pytest.mark.parametrize("name", FRAMES)
 
 
+@pytest.mark.acceptance("A-ROT-2", "A-ROT-3")
 @frames
 def test_a_frame_is_exact_both_ways(name: str) -> None:
     """A-ROT-2 and -3: with no code between, entries come back, and scores and results are those of plain entries."""
@@ -68,6 +69,7 @@ def test_a_frame_is_exact_both_ways(name: str) -> None:
     torch.testing.assert_close(back, v, rtol=0, atol=1e-6)
 
 
+@pytest.mark.acceptance("A-GEN-2")
 @frames
 @pytest.mark.parametrize("tokens", [1, 64, 129, 300])
 def test_attention_is_that_over_the_decoded_entries(monkeypatch: pytest.MonkeyPatch, name: str, tokens: int) -> None:
@@ -119,8 +121,8 @@ def test_exact_tokens_are_exact_and_others_are_not(name: str) -> None:
     assert cache.nbytes()["exact"] == 6 * (4 + 2 * KV_HEADS * SIZE * 4)
 
 
+@pytest.mark.acceptance("A-ROT-1")
 def test_the_fast_transform_is_the_matrix() -> None:
-    """A-ROT-1."""
     x = draw(5, 128)
 
     torch.testing.assert_close(fast_hadamard(x).double(), x.double() @ hadamard(128), rtol=0, atol=1e-5)
@@ -136,6 +138,7 @@ def test_heads_are_transformed_together() -> None:
     torch.testing.assert_close(grouped_hadamard(k, 2).double(), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.acceptance("A-Q-4")
 def test_the_error_of_pre_rope_codes_is_the_error_after_the_embedding() -> None:
     """A-Q-4: turning by position keeps the norm of an error."""
     frame = FRAMES["grouped-4"]()
