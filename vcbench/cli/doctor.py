@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from vcbench.cli.output import next_command, notes, results, table, write_json
+from vcbench.cli.output import begin, notes, results, table, write_json
 from vcbench.cli.runs import RUNS
 
 EMBEDDED_MODEL = "smollm2-135m"
@@ -47,7 +47,7 @@ def doctor(
     if failed:
         notes().print(f"not ready: {', '.join(failed)}", markup=False)
         raise typer.Exit(1)
-    next_command("vcbench run configs/quickstart.yaml")
+    begin()
 
 
 def _outcome(check: Callable[[], str]) -> tuple[bool, str]:
@@ -112,10 +112,15 @@ def _exactness() -> str:
 
 
 def _embedded_model() -> str:
-    from vcbench.models.store import find_installed
+    """Whether it is there, every byte as it was fetched. Cost: reads half a gigabyte. Raises ModelError on damage."""
+    from vcbench.models.store import find_installed, verify_installed
 
     path = find_installed(EMBEDDED_MODEL)
-    return f"{EMBEDDED_MODEL} is installed" if path else f"not yet: vcbench model fetch {EMBEDDED_MODEL}"
+    if path is None:
+        return f"not yet: vcbench model fetch {EMBEDDED_MODEL}"
+    if not verify_installed(path, read_all=True):
+        return f"{EMBEDDED_MODEL} is installed, unverified: vcbench model fetch {EMBEDDED_MODEL} --force keeps hashes"
+    return f"{EMBEDDED_MODEL} is installed, every file as it was fetched"
 
 
 def _cache() -> Path:

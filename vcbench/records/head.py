@@ -44,7 +44,8 @@ WORDS = {dict: "a mapping", list: "a list", str: "a text", int: "a whole number"
 
 def provenance_bytes(given: Mapping[str, Any], config: bytes) -> bytes:
     """The content of `provenance.json`: what is given, the hash of the configuration beside it, and a checksum."""
-    rest = {"schema": SCHEMA_VERSION, **given, CONFIG_SHA256: hashlib.sha256(config).hexdigest()}
+    kept = {key: value for key, value in given.items() if key != CHECK}
+    rest = {**kept, "schema": SCHEMA_VERSION, CONFIG_SHA256: hashlib.sha256(config).hexdigest()}
     return json_bytes({**rest, CHECK: _checksum(rest)})
 
 

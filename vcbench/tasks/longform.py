@@ -10,9 +10,21 @@ from typing import Literal
 
 import yaml
 
+from vcbench.config.paths import user_path
 from vcbench.errors import TaskError, VcbenchError
 from vcbench.registry import register
-from vcbench.tasks.base import Answer, Prompt, PromptTokenizer, Question, Task, TaskOptions, Value, checked
+from vcbench.tasks.base import (
+    Answer,
+    Prompt,
+    PromptTokenizer,
+    Question,
+    Task,
+    TaskOptions,
+    Value,
+    as_needed,
+    checked,
+    excluding,
+)
 from vcbench.tasks.budget import over
 from vcbench.tasks.longform_sets.item import DataSet, Item
 from vcbench.tasks.longform_sets.longbench_write import LongBenchWrite
@@ -79,21 +91,20 @@ class LongformTask(Task):
         self.metrics = SCORED_AS[options.benchmark].metrics
 
     def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
-        """The rows as prompts; all rows are checked, those beyond the limit too."""
+        """The rows as prompts, as many as `limit` asks for; those that are malformed are excluded."""
         options = self.options
         assert isinstance(options, Options)
         benchmark = _benchmark(options)
         self.excluded = []
         made: list[Prompt] = []
-        for row in source_rows(options, _sample(options), config=_config(options)):
-            item = benchmark.item(row)
-            if limit is not None and len(made) >= limit:
-                continue
-            prompt = _prompt(row, item, tokenizer, options)
-            if (exclusion := over(prompt.id, len(prompt.ids), options.max_context_tokens)) is not None:
-                self.excluded.append(exclusion)
-            else:
-                made.append(prompt)
+        for row in as_needed(source_rows(options, _sample(options), config=_config(options)), made, limit):
+            name = f"{options.benchmark}-{row.number}"
+            with excluding(self.excluded, name):
+                prompt = _prompt(name, row, benchmark.item(row), tokenizer, options)
+                if (exclusion := over(name, len(prompt.ids), options.max_context_tokens)) is not None:
+                    self.excluded.append(exclusion)
+                else:
+                    made.append(prompt)
         return checked(made, task="longform", excluded=self.excluded)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
@@ -112,14 +123,14 @@ SCORED_AS: dict[str, DataSet] = {
 def _benchmark(options: Options) -> DataSet:
     if options.benchmark != "longproc":
         return SCORED_AS[options.benchmark]
-    directory = Path(options.path).parent if options.path else None
+    directory = user_path(options.path).parent if options.path else None
     return LongProc(procedure=options.procedure, template=_template(options, directory), directory=directory)
 
 
 def _template(options: Options, directory: Path | None) -> str | None:
     """The template's text; None if none is named and none lies beside the rows."""
     beside = directory / TEMPLATE_FILE if directory is not None else None
-    path = Path(options.template) if options.template else beside
+    path = user_path(options.template) if options.template else beside
     if path is None or (path == beside and not path.is_file()):
         return None
     try:
@@ -141,13 +152,13 @@ def _config(options: Options) -> str | None:
     return options.subset or "countdown_0.5k" if options.benchmark == "longproc" else None
 
 
-def _prompt(row: Row, item: Item, tokenizer: PromptTokenizer, options: Options) -> Prompt:
+def _prompt(name: str, row: Row, item: Item, tokenizer: PromptTokenizer, options: Options) -> Prompt:
     try:
         ids = tokenizer.chat([{"role": "user", "content": item.content}])
     except (VcbenchError, ValueError) as error:
         row.refuse(f"the prompt does not fit the model's chat template: {error}")
     return Prompt(
-        id=f"{options.benchmark}-{row.number}",
+        id=name,
         ids=tuple(ids),
         document_sha256=hashlib.sha256(row.data).hexdigest(),
         target=dict(item.target),
