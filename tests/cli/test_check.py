@@ -115,7 +115,7 @@ def test_records_that_cannot_be_read_are_no_pass_and_have_a_report(place: Path) 
 
 def test_help_lists_the_exit_codes() -> None:
     _, out, _ = invoke("check", "--help")
-    assert "0 pass, 1 violation, 2 inconclusive or vacuous, 3 not comparable, 64 usage" in " ".join(
+    assert "0 pass, 1 violation, 2 inconclusive or vacuous, 3 not comparable, 64 usage, 70 internal error" in " ".join(
         out.replace("│", " ").split()
     )
 

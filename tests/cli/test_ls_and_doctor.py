@@ -123,6 +123,6 @@ def test_doctor_finds_this_machine_fit(tmp_path: Path) -> None:
 def test_doctor_names_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = CliRunner().invoke(app, ["doctor", "--dir", str(tmp_path / "file" / "runs")], catch_exceptions=False)
-    assert done.exit_code == 1
+    assert done.exit_code == 64
     assert "FAILED" in done.stdout
     assert "not ready: runs directory" in done.stderr

@@ -76,7 +76,7 @@ def check(
 ) -> None:
     """Say whether every answer equals the reference's, and at which level.
 
-    Exit code 0 pass, 1 violation, 2 inconclusive or vacuous, 3 not comparable, 64 usage.
+    Exit code 0 pass, 1 violation, 2 inconclusive or vacuous, 3 not comparable, 64 usage, 70 internal error.
     """
     from vcbench.lossless.selection import Selection
     from vcbench.lossless.thresholds import parse_fail_on

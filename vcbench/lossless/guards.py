@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from vcbench.lossless.answers import Arm
@@ -11,23 +12,29 @@ from vcbench.metrics.bytes import factors
 from vcbench.metrics.divergence import kl_topk
 from vcbench.metrics.text import first_divergence
 from vcbench.records.reader import CellInfo
-from vcbench.records.schema import RequestLine
+from vcbench.records.schema import CHECKED_SINCE, RequestLine
 
 FULL_CACHE = "FullCache"
+NO_ROWS = ("", hashlib.sha256().hexdigest())
+"""What is in place of a hash where no logits went into it."""
 UNCOMPRESSED = "none"
 """The compressor that keeps everything: a control in which every draft must be accepted."""
 NOISE = "random"
 """The compressor of random keys and values: a control whose drafts are worthless and whose bytes prove nothing."""
 
 
-def guards(cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool) -> tuple[Guard, ...]:
-    """The guards that apply to a cell with a method, from its requests that ended without error."""
+def guards(
+    cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool, reference: Sequence[RequestLine] = ()
+) -> tuple[Guard, ...]:
+    """The guards that apply to a cell with a method, from its requests that ended without error, and full KV's."""
     if not answered:
         return ()
     if cell.arm != "vericache":
         return (_cache_class(cell, answered),)
     rounds = acceptance(Rounds.of(answered))
     found = [_cache_class(cell, answered), _proposed(rounds)]
+    if bitwise:
+        found.append(_hashes([("full KV", reference), (cell.label, answered)]))
     if cell.full_cache != "memory":
         found.append(_tier(cell, answered))
     if cell.compressor != NOISE:
@@ -109,6 +116,26 @@ def _cache_class(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
         detail = f"{listed}: compressor {cell.compressor!r} makes a {cell.cache_class}"
         return Guard(name="cache_class", passed=False, detail=detail)
     return Guard(name="cache_class", passed=True, detail=listed)
+
+
+def _hashes(arms: Sequence[tuple[str, Sequence[RequestLine]]]) -> Guard:
+    """Every answer has the hash of its logits, and other prompts another one: equal constants are no evidence.
+
+    Records of before schema 3 may lack hashes.
+    """
+    name, count = "logits_hashed", 0
+    for arm, lines in arms:
+        prompts: dict[str, str] = {}
+        for line in lines:
+            if line.logits_sha256 in NO_ROWS:
+                if line.schema >= CHECKED_SINCE or line.logits_sha256:
+                    return Guard(name=name, passed=False, detail=f"{arm}, {line.request}: no logits were hashed")
+                continue
+            count += 1
+            if prompts.setdefault(line.logits_sha256, line.prompt_sha256) != line.prompt_sha256:
+                detail = f"{arm}, {line.request}: the hash of its logits is that of another prompt's"
+                return Guard(name=name, passed=False, detail=detail)
+    return Guard(name=name, passed=True, detail=f"{count} answers, each prompt with its own")
 
 
 def _tier(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from vcbench.lossless.result import TIES, CellResult, Verdict
+from vcbench.metrics.acceptance import request_problem
 from vcbench.metrics.text import first_divergence
 from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import BatchLine, RequestLine
@@ -99,7 +100,7 @@ def _kv_factor(run: Run | None, cell: CellInfo, task: str) -> Samples:
 
 def _answered(run: Run | None, cell: CellInfo, task: str) -> dict[str, RequestLine]:
     lines = run.requests_of(cell, task) if run is not None else []
-    return {line.request: line for line in lines if line.error is None and line.token_ids}
+    return {line.request: line for line in lines if not request_problem(line, cell)}
 
 
 def _batches(run: Run, cell: CellInfo, task: str) -> dict[str, BatchLine]:

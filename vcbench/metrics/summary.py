@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance, round_problem
+from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance, request_problem
 from vcbench.metrics.bytes import Factors, factors
 from vcbench.metrics.distribution import Distribution, distribution
 from vcbench.metrics.interval import Estimate, mean, ratio
@@ -134,7 +134,6 @@ def _problems(cell: CellInfo, lines: Sequence[RequestLine]) -> list[str]:
     """Requests that failed, and records that contradict themselves."""
     found = []
     for line in lines:
-        what = line.error or (round_problem(line) if cell.arm == "vericache" else "")
-        if what:
+        if what := request_problem(line, cell):
             found.append(f"{cell.label}, task {line.task}, request {line.request}: {what}")
     return found
