@@ -18,8 +18,8 @@ from vcbench.calibration.base import Calibration
 from vcbench.calibration.store import make_calibration
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.engine.cache import KVCache
-from vcbench.engine.cells import Prefilled
 from vcbench.engine.decoder import Decoder, Prefill
+from vcbench.engine.levels import Prefilled
 from vcbench.engine.load import load_decoder
 from vcbench.registry import lookup
 

@@ -15,8 +15,8 @@ from tests.compressors.examples import append, state
 from tests.compressors.shapes import METHODS, SHAPES, Method
 from tests.engine.decoding import check_same, decode, request
 from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.cells import Prefilled
 from vcbench.engine.decoder import Prefill
+from vcbench.engine.levels import Prefilled
 from vcbench.models.architecture import Architecture
 from vcbench.registry import lookup, names
 

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from tests.engine.attention import shape_of
+from tests.engine.setups import cell
 from vcbench.config.schema import Arm, DraftLength
 from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.cells import CellSetup, Prefilled, StreamFactory, run_cell
+from vcbench.engine.cells import StreamFactory, run_cell
 from vcbench.engine.decoder import Block, Decoder, Prefill
+from vcbench.engine.levels import Prefilled
 from vcbench.engine.rows import CpuRows
 from vcbench.engine.types import Generation, Request
 
@@ -165,7 +167,7 @@ def decode(
 ) -> list[Generation]:
     """The batch's generations in its own order."""
     compressor = None if arm == "full" else ScriptedCompressor(distort)
-    setup = CellSetup(arm=arm, compressor=compressor, draft_length=draft_length)
+    setup = cell(arm, compressor, draft_length)
     ended: dict[str, Generation] = {}
     decoder = cast(Decoder, ScriptedDecoder())
     run_cell(decoder, setup, batch, on_end=lambda g: ended.__setitem__(g.request_id, g), stream=stream)

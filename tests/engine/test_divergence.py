@@ -11,9 +11,10 @@ import torch
 from tests.compressors.examples import make, state
 from tests.engine import tiny
 from tests.engine.decoding import METHODS, batch, decode, full_outputs, prefilled, request
-from vcbench.engine.cells import Prefilled, seed_of
+from vcbench.engine.cells import seed_of
 from vcbench.engine.decoder import Block
 from vcbench.engine.divergence import REFERENCE_ROWS, Divergence, measure_divergence
+from vcbench.engine.levels import Prefilled
 
 Method = tuple[str, Any]
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

@@ -21,7 +21,7 @@ from vcbench.lossless.result import CheckResult, Verdict
 from vcbench.models.tiny import tiny_model
 from vcbench.records.reader import Run, load_run
 from vcbench.runners.audit import audit
-from vcbench.runners.faulty import Engine
+from vcbench.runners.faulty import FaultySession
 from vcbench.runners.run import execute
 from vcbench.runners.tiny import CELLS, PENALISED, SEED, tiny_config
 
@@ -112,7 +112,7 @@ def test_a_model_that_the_records_contradict_is_not_comparable(tiny_runs: TinyRu
 
 def sampled_run(tmp_path: Path, sampling: Sampling, fault: str | None = None) -> Run:
     config = replace(tiny_config("drawn", requests=4, cells=CELLS[:2], sampling=sampling), output_dir=str(tmp_path))
-    return load_run(execute(config, console=QUIET, engine=Engine(fault), fault=fault))
+    return load_run(execute(config, console=QUIET, session=FaultySession(fault), fault=fault))
 
 
 @pytest.mark.parametrize(

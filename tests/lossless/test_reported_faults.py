@@ -16,10 +16,11 @@ from tests.engine.scripted import (
     faithful,
     prefilled,
 )
+from tests.engine.setups import cell
 from tests.lossless.conftest import TinyRuns
 from tests.lossless.test_outputs import HEADER, rows, write
 from tests.records.samples import VERI, Sample, prompt
-from vcbench.engine.cells import CellSetup
+from vcbench.engine.cells import run_cell
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
@@ -29,7 +30,7 @@ from vcbench.lossless.document import as_dict
 from vcbench.lossless.pairs import check_files
 from vcbench.lossless.result import RequestVerdict, Verdict
 from vcbench.lossless.verdicts import judge
-from vcbench.runners.faulty import Engine
+from vcbench.runners.faulty import FaultySession
 
 PROMPT = (5, 9, 4)
 OUTPUT = continuation(PROMPT, 40)
@@ -41,8 +42,9 @@ def decode(
     """A scripted request by the engine, full KV unless something is drafted."""
     ended: list[Generation] = []
     compressor = ScriptedCompressor(draft) if draft_length else None
-    setup = CellSetup(arm="vericache" if draft_length else "full", compressor=compressor, draft_length=draft_length)
-    Engine(fault)(cast(Decoder, ScriptedDecoder()), setup, [prefilled(request, verify)], on_end=ended.append)
+    setup = cell("vericache" if draft_length else "full", compressor, draft_length)
+    decoder, session = cast(Decoder, ScriptedDecoder()), FaultySession(fault)
+    run_cell(decoder, setup, [prefilled(request, verify)], on_end=ended.append, session=session)
     return ended[0]
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vcbench.engine.cache import KVCache
-from vcbench.engine.cells import Compress, Prefilled, seed_of
+from vcbench.engine.cells import Compress, seed_of
 from vcbench.engine.decoder import Block, Decoder
+from vcbench.engine.levels import Prefilled
 from vcbench.metrics.divergence import TOP, compare_steps
 
 REFERENCE_ROWS = 64

@@ -17,6 +17,7 @@ from vcbench.engine.nonuniform import TIE_SLACK, Codebooks, as_stored, channel_l
 from vcbench.engine.nonuniform_batch import nonuniform_batch
 from vcbench.engine.outliers import Outliers
 from vcbench.engine.packing import BYTE, pack, unpack
+from vcbench.engine.query_log import QueryLog
 from vcbench.engine.rope import RopeTable
 from vcbench.engine.stores import (
     ExactStore,
@@ -75,11 +76,12 @@ class NonuniformCache(KVCache):
         """Takes the entries of positions start .. stop - 1 from a store of all."""
         self.tail.copy_from(source, start, start - self.done, stop - start)
 
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
-        if verified is not None:
-            self._copy_exact(verified.store, self.committed, self.committed + count)
-        super().commit(count)
-        complete = self.committed // BLOCK * BLOCK
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        first = self.committed - self.done
+        return self.tail.read_range(layer, first, first + count)
+
+    def settle(self, count: int, queries: QueryLog | None) -> None:
+        complete = self.tokens // BLOCK * BLOCK
         if complete > self.done:
             dropped = complete - self.done
             self._encode(self.tail, self.done, complete)

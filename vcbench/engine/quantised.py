@@ -17,6 +17,7 @@ from vcbench.engine.frames import Frame
 from vcbench.engine.gpu import on_gpu
 from vcbench.engine.kernels import framed
 from vcbench.engine.kernels.attention import BLOCK
+from vcbench.engine.query_log import QueryLog
 from vcbench.engine.scheme import Scheme
 from vcbench.engine.stores import ExactStore, KVShape, PagedStore, TensorStore, attend_chunks, make_store
 from vcbench.engine.unrotated_batch import grouped_batch
@@ -82,12 +83,14 @@ class QuantisedCache(CodedCache):
             k, v = self._turned(source, layer, start, stop)
             self.tail.write(layer, start - self.tail_start, k.transpose(0, 1), v.transpose(0, 1))
 
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
-        if verified is not None:
-            self._copy_exact(verified.store, self.committed, self.committed + count)
-        super().commit(count)
-        keys = self.scheme.quantised_keys(self.committed)
-        values = self.scheme.quantised_values(self.committed)
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        first = self.committed - self.tail_start
+        k, v = self.tail.read_range(layer, first, first + count)
+        return self.frame.turned_back(k, "keys"), self.frame.turned_back(v, "values")
+
+    def settle(self, count: int, queries: QueryLog | None) -> None:
+        keys = self.scheme.quantised_keys(self.tokens)
+        values = self.scheme.quantised_values(self.tokens)
         self._reserve_codes(keys, values)
         everything = slice(0, self.shape.n_layers)
         if keys > self.keys_done:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from vcbench.engine.cells import Prefilled, RunCell
+from vcbench.engine.cells import MakeSession, run_cell
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.divergence import Divergence, measure_divergence, same_logits, unknown_steps
+from vcbench.engine.levels import Prefilled
 from vcbench.engine.progress import Committed, Observer
 from vcbench.models.tokenizer import TextStream
 from vcbench.records.schema import DivergenceLine, Line, RequestLine
@@ -37,7 +38,7 @@ class Divergences:
 
     bench: Workbench
     directory: RunDirectory
-    engine: RunCell
+    session: MakeSession
     done: set[tuple[str, str, str]] = field(default_factory=set)
     answers: dict[tuple[str, str, str], RequestLine] = field(default_factory=dict)
 
@@ -113,13 +114,14 @@ class Divergences:
 
     def _decode(self, decoder: Decoder, cell: Cell, snapshots: Sequence[Prefilled], observe: Observer) -> None:
         """Decodes a batch once more, the engine's faults included, and shows every committed row of logits."""
-        self.engine(
+        run_cell(
             decoder,
             cell_setup(cell, self.bench.config),
             snapshots,
             on_end=lambda generation: None,
             stream=lambda: TextStream(self.bench.tokenizer),
             observe=observe,
+            session=self.session,
         )
 
 

@@ -12,7 +12,7 @@ from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig
 from vcbench.errors import UsageError
 from vcbench.lossless.faults import find_fault
-from vcbench.runners.faulty import Engine
+from vcbench.runners.faulty import FaultySession
 from vcbench.runners.run import execute
 from vcbench.runners.tiny import CELLS, GREEDY, PENALISED, TINY, tiny_config
 
@@ -28,7 +28,9 @@ def run_for_gate(config: RunConfig, *, fault: str | None, console: Console) -> P
         return execute(config, console=console)
     if obstacle := fault_obstacle(config, fault):
         raise UsageError(f"fault {fault} would do nothing here: {obstacle}")
-    return execute(replace(config, name=f"{config.name}-{fault}"), console=console, engine=Engine(fault), fault=fault)
+    return execute(
+        replace(config, name=f"{config.name}-{fault}"), console=console, session=FaultySession(fault), fault=fault
+    )
 
 
 def tiny_run(fault: str | None) -> RunConfig:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from vcbench.compressors.base import prefill_for
 from vcbench.config.load import load_config
-from vcbench.engine.cells import CellSetup, Prefilled
+from vcbench.engine.cells import CellSetup, MakeSession, run_cell
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.environment import set_threads
+from vcbench.engine.levels import Prefilled
 from vcbench.engine.progress import Committed
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
@@ -23,7 +24,7 @@ from vcbench.records.files import CONFIG
 from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import PromptLine
 from vcbench.runners.calibrations import find_calibrations
-from vcbench.runners.faulty import Engine
+from vcbench.runners.faulty import FaultySession
 from vcbench.runners.plan import Cell, build_plan, identify, with_model
 from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor
 from vcbench.tasks.base import Prompt
@@ -39,12 +40,12 @@ class Decoded:
 
 @dataclass(slots=True)
 class Replay:
-    """A run's engine. `engine` has the fault that the run was made with, so that what it did comes again."""
+    """A run's engine. `sessions` have the fault that the run was made with, so that what it did comes again."""
 
     run: Run
     bench: Workbench
     decoder: Decoder
-    engine: Engine
+    sessions: FaultySession
     _snapshots: dict[tuple[str, str], Prefilled] = field(default_factory=dict)
 
     @classmethod
@@ -74,14 +75,14 @@ class Replay:
         )
         set_threads(int(run.provenance.get("decoding_threads") or 0))
         decoder, _ = load(files, identity, config.engine.exactness)
-        return cls(run, bench, decoder, Engine(run.provenance.get("injected_fault")))
+        return cls(run, bench, decoder, FaultySession(run.provenance.get("injected_fault")))
 
     def in_float32(self) -> Replay:
         """The same run with weights and caches in float32."""
         identity = replace(self.bench.identity, dtype="float32")
         bench = replace(self.bench, identity=identity)
         decoder, _ = load(bench.files, identity, bench.config.engine.exactness)
-        return Replay(self.run, bench, decoder, self.engine)
+        return Replay(self.run, bench, decoder, self.sessions)
 
     def planned(self, cell: CellInfo, task: str) -> Cell:
         """The plan's cell behind a recorded one."""
@@ -135,13 +136,19 @@ class Replay:
         return cell_setup(cell, self.bench.config)
 
     def decode(
-        self, setup: CellSetup, task: str, names: Sequence[str], wanted: str, step: int, engine: Engine | None = None
+        self,
+        setup: CellSetup,
+        task: str,
+        names: Sequence[str],
+        wanted: str,
+        step: int,
+        session: MakeSession | None = None,
     ) -> Decoded | None:
         """Decodes a batch again and returns one of its requests with the logits behind output token `step`.
 
         None where the engine reports no result for it.
         """
-        used, taps = engine or self.engine, list[Tensor]()
+        taps: list[Tensor] = []
 
         def observe(committed: Committed) -> None:
             row = step - committed.first
@@ -149,12 +156,13 @@ class Replay:
                 taps.append(committed.logits[row].detach().to("cpu", torch.float32, copy=True))
 
         ended: dict[str, Generation] = {}
-        used(
+        run_cell(
             self.decoder,
             setup,
             [self.snapshot(task, name) for name in names],
             on_end=lambda generation: ended.__setitem__(generation.request_id, generation),
             stream=lambda: TextStream(self.bench.tokenizer),
             observe=observe,
+            session=session or self.sessions,
         )
         return Decoded(ended[wanted], taps[0] if taps else None) if wanted in ended else None

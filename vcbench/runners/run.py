@@ -16,9 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
-from vcbench.engine.cells import Prefilled, RunCell, run_cell
+from vcbench.engine.cells import MakeSession, Session, run_cell
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.environment import set_threads
+from vcbench.engine.levels import Prefilled
 from vcbench.engine.stopping import check_request
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RequestError
@@ -37,10 +38,10 @@ from vcbench.runners.warmup import warm_up
 from vcbench.tasks.base import Prompt
 
 
-def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, fault: str | None = None) -> Path:
+def execute(config: RunConfig, *, console: Console, session: MakeSession = Session, fault: str | None = None) -> Path:
     """Runs or finishes a configuration and returns the run's directory.
 
-    `fault` names what is wrong with an `engine` that the lossless gate has broken on purpose; it enters every cell id.
+    `fault` names what is wrong with a `session` that the lossless gate has broken on purpose; it enters every cell id.
 
     Raises VcbenchError before anything is written when the model, the plan or the prompts are not usable, and
     RecordError when the disk fails; the same call then goes on where it stopped.
@@ -52,7 +53,7 @@ def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, 
         for note in run.dropped:
             console.print(f"dropped: {note}", markup=False)
         _report_exclusions(bench, console)
-        runner = _Runner(bench, run, console, engine)
+        runner = _Runner(bench, run, console, session)
         with announced(console):
             runner.run()
         run.finish()
@@ -63,13 +64,13 @@ def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, 
 class _Runner:
     """One run in progress."""
 
-    def __init__(self, bench: Workbench, run: RunDirectory, console: Console, engine: RunCell) -> None:
-        self.bench, self.directory, self.console, self.engine = bench, run, console, engine
+    def __init__(self, bench: Workbench, run: RunDirectory, console: Console, session: MakeSession) -> None:
+        self.bench, self.directory, self.console, self.session = bench, run, console, session
         self.prompted: set[tuple[str, str]] = set()
         self.answers: dict[tuple[str, str, str], list[int] | None] = {}
         self.failures: dict[tuple[str, str], str] = {}
         self.turns = Turns(bench, run)
-        self.divergences = Divergences(bench, run, engine)
+        self.divergences = Divergences(bench, run, session)
         for line in run.lines():
             self.turns.note(line)
             self.divergences.note(line)
@@ -186,12 +187,13 @@ class _Runner:
             stop_ids = self.bench.request(cell.task, prompt).stop_ids
             self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids))
 
-        timing = self.engine(
+        timing = run_cell(
             decoder,
             cell_setup(cell, self.bench.config),
             [snapshot for prompt, snapshot in batch if prompt.id in todo],
             on_end=record,
             stream=lambda: TextStream(self.bench.tokenizer),
+            session=self.session,
         )
         self.directory.append(recording.batch_line(cell, ended, timing))
 

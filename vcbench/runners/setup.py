@@ -14,7 +14,7 @@ from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
-from vcbench.engine.cells import CellSetup
+from vcbench.engine.cells import CellSetup, LevelSetup
 from vcbench.engine.decoder import Decoder
 from vcbench.engine.load import load_decoder
 from vcbench.engine.types import Request
@@ -114,11 +114,12 @@ def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[D
 
 def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
     """How the engine carries out a cell."""
-    directory = config.engine.disk_directory
+    directory, compressor = config.engine.disk_directory, make_compressor(cell)
     return CellSetup(
         arm=cell.config.arm,
-        compressor=make_compressor(cell),
-        draft_length=cell.config.draft_length or 0,
+        levels=()
+        if compressor is None
+        else (LevelSetup(drafts_by=compressor, draft_length=cell.config.draft_length or 0),),
         seed=config.seed,
         full_cache=cell.config.full_cache,
         disk_directory=Path(directory) if directory is not None else None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vcbench.compressors.base import prefill_for
-from vcbench.engine.cells import Prefilled, run_cell
+from vcbench.engine.cells import run_cell
 from vcbench.engine.decoder import Decoder
+from vcbench.engine.levels import Prefilled
 from vcbench.engine.types import Request
 from vcbench.runners.plan import Plan
 from vcbench.runners.setup import cell_setup, make_compressor
