@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.engine.scripted import (
+from tests.engine.decoding.scripted import (
     ScriptedCompressor,
     ScriptedDecoder,
     accepting,
@@ -16,21 +16,21 @@ from tests.engine.scripted import (
     faithful,
     prefilled,
 )
-from tests.engine.setups import cell
+from tests.engine.decoding.setups import cell as cell_of
 from tests.lossless.conftest import TinyRuns
 from tests.lossless.test_outputs import HEADER, rows, write
 from tests.records.samples import VERI, Sample, prompt
-from vcbench.engine.cells import run_cell
-from vcbench.engine.decoder import Decoder
+from vcbench.engine.decoding.session import run_cell
+from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
+from vcbench.forensics.faulty import FaultySession
 from vcbench.lossless.answers import Answer, Arm, prompt_sha256
 from vcbench.lossless.check import check_loaded, check_run
 from vcbench.lossless.document import as_dict
 from vcbench.lossless.pairs import check_files
 from vcbench.lossless.result import RequestVerdict, Verdict
 from vcbench.lossless.verdicts import judge
-from vcbench.runners.faulty import FaultySession
 
 PROMPT = (5, 9, 4)
 OUTPUT = continuation(PROMPT, 40)
@@ -42,7 +42,7 @@ def decode(
     """A scripted request by the engine, full KV unless something is drafted."""
     ended: list[Generation] = []
     compressor = ScriptedCompressor(draft) if draft_length else None
-    setup = cell("vericache" if draft_length else "full", compressor, draft_length)
+    setup = cell_of("vericache" if draft_length else "full", compressor, draft_length)
     decoder, session = cast(Decoder, ScriptedDecoder()), FaultySession(fault)
     run_cell(decoder, setup, [prefilled(request, verify)], on_end=ended.append, session=session)
     return ended[0]

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA_VERSION = 2
-READABLE = (1, 2)
-"""Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines."""
+SCHEMA_VERSION = 3
+READABLE = (1, 2, 3)
+"""Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines. What schema 3 adds
+is None, which means unknown, in lines of before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class RequestLine:
     token_ids: list[int]
     text: str
     finish_reason: str
+    thinking_tokens: int | None = None
+    """How many of the output's tokens are thoughts and their tags, which `text` holds too."""
     error: str | None = None
     drafted: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
