@@ -69,6 +69,7 @@ def test_every_family_closed_open_and_begun_by_the_template(family: Any) -> None
         ("Here is my thought process:\n5\nHere is my response:\n7", "7"),
         ("Here is my thought process:\n5", ""),
         ("Here are my reasoning steps:\n5\n[BEGIN FINAL RESPONSE]\n7\n[END FINAL RESPONSE]", "7\n"),
+        ("<tool_call>5</tool_call>\n</think>\n<tool_call>7</tool_call>", "<tool_call>7</tool_call>"),
         ("7", "7"),
         ("", ""),
         ("  indented", "  indented"),
@@ -85,6 +86,7 @@ def test_forms_that_models_write(text: str, right: str) -> None:
         'The code:\n```python\ntext = re.sub(r"<think>.*?</think>", "", text)\n```\n',
         "```diff\n--- a/t\n+++ b/t\n@@ -1,2 +1,3 @@\n+<think>\n </think>\n x\n```\n",
         "--- a/p.py\n+++ b/p.py\n@@ -1 +1 @@\n-    end = '</think>'\n+    end = \"</think>\"\n",
+        '<tool_call>\n{"name": "f", "arguments": {"code": "x </think> y"}}\n</tool_call>',
         "a < b and b > c; [think] of it <thinker>",
     ],
 )

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SCHEMA_VERSION = 3
+TOP_TOKENS = 5
+"""How many best tokens `top5_overlap` compares."""
 READABLE = (1, 2, 3)
 """Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines. What schema 3 adds
 is None, which means unknown, in lines of before."""

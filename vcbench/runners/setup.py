@@ -56,9 +56,7 @@ class Workbench:
 def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
     """Finds the model, plans the cells and makes the prompts. Raises before anything is loaded or written."""
     files = resolve_model(config.model)
-    identity = with_model(identify(config), files)
-    if fault is not None:
-        identity = replace(identity, code_sha256=f"{identity.code_sha256} with {fault}")
+    identity = with_model(identify(config, fault=fault), files)
     calibrations = find_calibrations(config, files)
     plan = build_plan(config, architecture=files.architecture, identity=identity, calibrations=calibrations)
     tokenizer = Tokenizer.from_files(files)

@@ -60,6 +60,7 @@ TAG = re.compile("|".join(re.escape(tag) for each in FAMILIES for tag in (each.o
 BY_TAG = {
     tag.lower(): (family, tag == family.opening) for family in FAMILIES for tag in (family.opening, family.closing)
 }
+CALL = ("<tool_call>", "</tool_call>")
 QUOTES = frozenset("\"'`")
 FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})", re.MULTILINE)
 BLANK_LINES = re.compile(r"\A(?:[ \t]*\r?\n)+")
@@ -159,11 +160,16 @@ def _begins(text: str, tag: _Tag, after: int) -> bool:
 
 
 def _ends(text: str, tag: _Tag, after: int) -> bool:
-    """Whether a closing tag without an opening one ends a thought: alone on its line, or in no block of code."""
-    if tag.quoted:
+    """Whether a closing tag without an opening one ends a thought: not quoted, nor in a call or a block of code."""
+    if tag.quoted or _in_call(text, tag, after):
         return False
     first = tag.start == 0 or text[tag.start - 1] == "\n"
     return first or not _in_fence(text[after : tag.start])
+
+
+def _in_call(text: str, tag: _Tag, after: int) -> bool:
+    begun, ended = (text.rfind(mark, after, tag.start) for mark in CALL)
+    return begun > ended and CALL[1] in text[tag.end :]
 
 
 def _in_fence(text: str) -> bool:
