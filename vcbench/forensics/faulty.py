@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -17,6 +17,7 @@ from vcbench.engine.decoding.levels import CacheLevel, Prefilled, Scores, Span
 from vcbench.engine.decoding.progress import Observer, Progress
 from vcbench.engine.decoding.session import CellSetup, Compress, Event, Session, StreamFactory
 from vcbench.engine.kv.cache import EntryCache, EntrySource, FullCache, KVCache
+from vcbench.engine.kv.query_log import QueryLog
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
 from vcbench.engine.types import FinishReason
 from vcbench.lossless.faults import find_fault
@@ -101,13 +102,36 @@ class _KeptPositions(Decoder):
         return drafts[-1] if drafts else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A cache with tokens that nobody knows of, passing for one without."""
+
+    cache: KVCache
+    committed: int
+
+    @property
+    def queries(self) -> QueryLog | None:
+        return self.cache.queries
+
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        return self.cache.uncommitted(layer, count)
+
+
 class _KeepsLastDraft(CacheLevel):
     """Leaves the entry of the first rejected draft in the cache."""
+
+    def admit(self, item: Prefilled) -> None:
+        super().admit(item)
+        self._committed = {**getattr(self, "_committed", {}), item.request.id: self.caches[item.request.id].committed}
 
     def commit(self, request_id: str, count: int, source: EntrySource | None = None) -> None:
         cache = self.caches[request_id]
         rejected = cache.tokens - cache.committed > count
         super().commit(request_id, count + rejected, source)
+        self._committed[request_id] += count
+
+    def source(self, request_id: str) -> EntrySource:
+        return _Ahead(self.caches[request_id], self._committed[request_id])
 
 
 class _AcceptsNotFinite(CacheLevel):

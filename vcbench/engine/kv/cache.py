@@ -33,6 +33,7 @@ class Joined(Protocol):
 class EntrySource(Protocol):
     """A cache that has taken in the tokens that another one is about to keep, and knows their entries better."""
 
+    committed: int
     queries: QueryLog | None
 
     def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
@@ -106,7 +107,12 @@ class KVCache(ABC):
             self.queries.keep(0, self.tokens)
 
     def refresh(self, count: int, source: EntrySource) -> None:
-        """Holds `count` uncommitted tokens from here on, with the source's entries, however many there were before."""
+        """Holds `count` uncommitted tokens from here on, with the source's entries, however many there were before.
+
+        Raises ValueError for a source that has committed other tokens.
+        """
+        if source.committed != self.committed:
+            raise ValueError(f"{source.committed} tokens are committed in the source, {self.committed} here")
         self.roll_back()
         for layer in range(self.shape.n_layers if count else 0):
             k, v = source.uncommitted(layer, count)
