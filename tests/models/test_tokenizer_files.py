@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.models import tiny
-from vcbench.errors import ModelError
+from vcbench.errors import ModelError, RequestError
 from vcbench.models.gguf_convert import build_tokenizer
 from vcbench.models.tokenizer import Tokenizer
 
@@ -249,6 +249,18 @@ def test_arguments_of_the_template_are_part_of_what_is_asked(write: Any) -> None
         assert Tokenizer(directory, template_arguments=arguments).chat(messages) == ids
     with pytest.raises(ModelError, match=r"model.template: .* does not read `enable_thinkng`.*did you mean"):
         Tokenizer(directory, template_arguments={"enable_thinkng": False})
+
+
+def test_a_token_beyond_the_embedding_is_named(write: Any) -> None:
+    directory = write(tokenizer_config={"pad_token": "<pad>"})
+
+    assert Tokenizer(directory, vocab_size=N + 1).encode("<pad>") == [N]
+    ours = Tokenizer(directory, vocab_size=N)
+    assert ours.encode("the") == Tokenizer(directory).encode("the")
+    with pytest.raises(
+        RequestError, match=rf"holds the token '<pad>' of id {N}, for which the model's embedding of {N}"
+    ):
+        ours.encode("the<pad>")
 
 
 def test_arguments_without_a_template(write: Any) -> None:

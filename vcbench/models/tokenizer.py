@@ -42,6 +42,7 @@ class Tokenizer:
         self._special_ids = frozenset(
             index for index, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
         )
+        self._embedded = vocab_size
         self.vocab_size = max(vocab_size or 0, self._tokenizer.get_vocab_size(with_added_tokens=True))
         self._template_arguments = dict(template_arguments or {})
         if self._template_arguments:
@@ -55,10 +56,16 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text. No token is added; one that the text spells out (`<|im_end|>`) is recognised.
 
-        Raises RequestError on a lone surrogate, with its offset.
+        Raises RequestError on a lone surrogate, with its offset, and on a token that the model's embedding lacks.
         """
         _refuse_surrogates(text)
         ids: list[int] = guarded(self._path, lambda: self._tokenizer.encode(text, add_special_tokens=False).ids)
+        if self._embedded is not None and ids and max(ids) >= self._embedded:
+            token = max(ids)
+            raise RequestError(
+                f"the text holds the token {self._tokenizer.id_to_token(token)!r} of id {token}, for which the model's "
+                f"embedding of {self._embedded} rows has none; take it out of the text"
+            )
         return list(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
