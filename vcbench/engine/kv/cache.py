@@ -33,8 +33,13 @@ class Joined(Protocol):
 class EntrySource(Protocol):
     """A cache that has taken in the tokens that another one is about to keep, and knows their entries better."""
 
-    committed: int
-    queries: QueryLog | None
+    @property
+    def committed(self) -> int:
+        """Tokens that it has committed."""
+
+    @property
+    def queries(self) -> QueryLog | None:
+        """What was asked at the positions of the uncommitted ones, where that is logged."""
 
     def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
         """k, v: [Hk, count, D] of the first `count` uncommitted tokens, exact and post-RoPE."""
