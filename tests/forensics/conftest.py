@@ -1,0 +1,5 @@
+"""Fixtures of the gate's laboratory."""
+
+from tests.lossless.conftest import tiny_runs
+
+__all__ = ["tiny_runs"]
