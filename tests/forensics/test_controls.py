@@ -16,6 +16,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from tests.lossless.conftest import TinyRuns
+from vcbench.backends.bundled.load import load
 from vcbench.cli.main import app
 from vcbench.compressors.none import NoCompression
 from vcbench.config.schema import Arm
@@ -32,7 +33,6 @@ from vcbench.lossless.cards import Card, card_lines
 from vcbench.lossless.check import check_loaded
 from vcbench.records.reader import Run, load_run
 from vcbench.runners.run import execute
-from vcbench.runners.setup import load
 
 RUNGS = [
     "reference repeated",

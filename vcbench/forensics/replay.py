@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from vcbench.backends.bundled.load import load
 from vcbench.compressors.base import prefill_for
 from vcbench.config.load import load_config
 from vcbench.engine.decoding.levels import Prefilled
@@ -26,7 +27,7 @@ from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import PromptLine
 from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.plan import Cell, build_plan, identify, with_model
-from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor
+from vcbench.runners.setup import Workbench, cell_setup, make_compressor
 from vcbench.tasks.base import Prompt
 
 

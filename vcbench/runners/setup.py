@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, Protocol
 
 from vcbench import registry
 from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
+from vcbench.config.paths import user_path
 from vcbench.config.sampling import Sampling
-from vcbench.config.schema import Exactness, RunConfig, TaskConfig
+from vcbench.config.schema import RunConfig, TaskConfig
 from vcbench.engine.decoding.session import CellSetup, LevelSetup
-from vcbench.engine.model.decoder import Decoder
-from vcbench.engine.model.load import load_decoder
 from vcbench.engine.types import Request
 from vcbench.errors import TaskError
 from vcbench.models.store import ModelFiles, resolve_model
@@ -25,7 +21,7 @@ from vcbench.models.weights import WeightReader
 from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.notes import model_notes, resolved_sampling
 from vcbench.runners.plan import Cell, Identity, Plan, build_plan, identify, with_model
-from vcbench.tasks.base import Exclusion, Prompt, Task, checked
+from vcbench.tasks.base import Exclusion, Prompt, PromptTokenizer, Task, checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +88,17 @@ def make_task(task: TaskConfig) -> Task:
     return source
 
 
-def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int, max_context: int) -> list[Prompt]:
+class ContextTokenizer(PromptTokenizer, Protocol):
+    """What making prompts needs of a tokenizer."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that opens a text, if there is one."""
+
+
+def make_prompts(
+    task: TaskConfig, source: Task, tokenizer: ContextTokenizer, seed: int, max_context: int
+) -> list[Prompt]:
     """The prompts of a task that fit the model's context, in order; the others join the task's exclusions.
 
     Raises TaskError if none fits, or if one begins with two BOS tokens.
@@ -138,25 +144,6 @@ def check_weights(files: ModelFiles) -> None:
         reader.check_complete(files.architecture)
 
 
-def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:
-    """The decoder and the row tiles chosen by the exactness probe.
-
-    Raises ModelError if the weights are not those whose hash is recorded, before they were read or after.
-    """
-    files.check_unchanged()
-    with WeightReader(files.path) as reader:
-        reader.check_complete(files.architecture)
-        loaded = load_decoder(
-            files.architecture,
-            reader,
-            device=torch.device(identity.device),
-            dtype=getattr(torch, identity.dtype),
-            exactness=exactness,
-        )
-    files.check_unchanged()
-    return loaded
-
-
 def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
     """How the engine carries out a cell."""
     directory, compressor = config.engine.disk_directory, make_compressor(cell)
@@ -167,7 +154,7 @@ def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
         else (LevelSetup(drafts_by=compressor, draft_length=cell.config.draft_length or 0),),
         seed=config.seed,
         full_cache=cell.config.full_cache,
-        disk_directory=Path(directory) if directory is not None else None,
+        disk_directory=user_path(directory) if directory is not None else None,
     )
 
 
