@@ -86,7 +86,7 @@ class QuantisedCache(CodedCache):
     def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
         first = self.committed - self.tail_start
         k, v = self.tail.read_range(layer, first, first + count)
-        return self.frame.rotated_back(k, "keys"), self.frame.turned_back(v, "values")
+        return self.frame.rotated_back(k, "keys"), self.frame.rotated_back(v, "values")
 
     def settle(self, count: int, queries: QueryLog | None) -> None:
         keys = self.scheme.quantised_keys(self.tokens)
