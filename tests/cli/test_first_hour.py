@@ -346,6 +346,31 @@ def test_rm_asks(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert left(several) == ["b", "c", "link", "notes"]
 
 
+# --- the documentation -----------------------------------------------------------------------------------------------
+
+
+def shown_in(heading: str) -> list[str]:
+    """The commands of the block below a heading of docs/commands.md."""
+    text = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    block = text.partition(f"## {heading}")[2].partition("```console")[2].partition("```")[0]
+    return [line[2:].partition("#")[0].strip() for line in block.splitlines() if line.startswith("$ ")]
+
+
+def test_the_documented_first_run(here: Path) -> None:
+    commands = shown_in("A first run")
+    assert len(commands) == 2
+    for command in commands:
+        run(*shlex.split(command)[1:])
+
+
+def test_the_documented_looks_at_runs(there: Path) -> None:
+    run("run", "run.yaml", "--name", "first")
+    commands = shown_in("Looking at runs")
+    assert len(commands) == 6
+    for command in commands:
+        run(*shlex.split(command)[1:])
+
+
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
