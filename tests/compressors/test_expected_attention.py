@@ -15,7 +15,7 @@ from vcbench.compressors.expected_attention import (
     rotate_by,
 )
 from vcbench.engine.model.decoder import Prefill
-from vcbench.engine.model.observe import LayerRows, unrotate
+from vcbench.engine.model.observe import LayerRows, pre_rope_rows
 from vcbench.engine.rope import RopeTable
 from vcbench.models.architecture import Rope
 
@@ -145,14 +145,14 @@ def test_the_mean_rotation_only_shrinks() -> None:
         assert float(shrink[pair]) == pytest.approx(value, abs=1e-3)
 
 
-def test_unrotate_takes_back_a_scaled_rotation() -> None:
+def test_pre_rope_takes_back_a_scaled_rotation() -> None:
     """YaRN's tables scale as well."""
     rope = RopeTable(Rope(theta=1000.0, kind="yarn", factor=8.0, original_max_position=64), 20, torch.device("cpu"))
     rope.reserve(40)
     x = torch.randn(10, 3, 20)
     turned = torch.stack([rotate_by(row, rope.cos[30 + i], rope.sin[30 + i]) for i, row in enumerate(x)])
 
-    torch.testing.assert_close(unrotate(turned, 30, rope.cos, rope.sin), x, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(pre_rope_rows(turned, 30, rope.cos, rope.sin), x, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.acceptance("A-DROP-5", "A-DROP-6")

@@ -13,7 +13,7 @@ from tests.compressors import tiny
 from vcbench.compressors.kivi import KIVI, KIVIOptions
 from vcbench.compressors.turboquant import TurboQuant, TurboQuantOptions
 from vcbench.engine.codes.codebook import Codebooks
-from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.packing import pack, unpack
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.scheme import Scheme
@@ -68,7 +68,7 @@ def test_groups_of_a_token(bits: int, relative: float, others: float) -> None:
     assert kivi_errors(bits, 1) == pytest.approx((relative, others), rel=0.05)
 
 
-def key_error(cache: NonuniformCache | QuantisedCache, full: FullCache) -> float:
+def key_error(cache: CodebookCache | QuantisedCache, full: FullCache) -> float:
     return (cache.materialize(0)[0] - full.materialize(0)[0]).square().mean().item()
 
 
@@ -78,7 +78,7 @@ def column_error(bits: int, k: Tensor) -> float:
     both = {"keys": levels, "values": levels}
     books = Codebooks(bits=bits, levels=both, decoded=both, offsets=None, ranges=None, outliers=0.0)  # type: ignore[arg-type]
     full = holding(k, k)
-    return key_error(NonuniformCache.of_prompt(full, books, ROPE, 0), full)
+    return key_error(CodebookCache.of_prompt(full, books, ROPE, 0), full)
 
 
 @pytest.mark.acceptance("A-KVQ-4")
@@ -125,7 +125,7 @@ def test_ties_make_hardly_more_key_outliers(spread: int) -> None:
     levels = torch.linspace(-1, 1, 4)[None]
     both = {"keys": levels, "values": levels}
     books = Codebooks(bits=2, levels=both, decoded=both, offsets=None, ranges=None, outliers=0.01)  # type: ignore[arg-type]
-    cache = NonuniformCache.of_prompt(holding(k, k), books, ROPE, 0)
+    cache = CodebookCache.of_prompt(holding(k, k), books, ROPE, 0)
 
     assert len(cache.k_outliers) <= 0.012 * TOKENS * SIZE
 

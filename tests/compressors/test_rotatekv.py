@@ -15,13 +15,13 @@ from vcbench.compressors.rotatekv import (
     RotateKV,
     RotateKVOptions,
     group_size,
-    heads_together,
+    joint_heads_of,
 )
 from vcbench.engine.codes.frames import grouped_hadamard
 from vcbench.engine.codes.packing import dequantise, quantise, quantise_clipped
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.rotation import fast_hadamard
-from vcbench.engine.model.observe import LayerRows, unrotate
+from vcbench.engine.model.observe import LayerRows, pre_rope_rows
 
 CHANNELS = examples.ARCHITECTURE.n_kv_heads * examples.ARCHITECTURE.head_dim
 IDENTITY = RotateKVOptions(permutation="identity")
@@ -97,7 +97,7 @@ def test_channels_are_ordered_by_their_signed_sums() -> None:
     sums = torch.zeros((2, CHANNELS), dtype=torch.float64)
     for ids in samples:
         for rows in rows_of(ids):
-            k = unrotate(rows.k, 0, rows.cos, rows.sin).transpose(0, 1)
+            k = pre_rope_rows(rows.k, 0, rows.cos, rows.sin).transpose(0, 1)
             sums[rows.layer] += grouped_hadamard(k, 2).double().sum(0)
 
     assert torch.equal(order.sort(dim=1).values, torch.arange(CHANNELS).expand(2, -1).int())
@@ -158,10 +158,10 @@ def test_bits_an_element() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "head_dim", "together", "group"), [(8, 128, 4, 128), (3, 64, 1, 64), (2, 64, 2, 128)]
+    ("heads", "head_dim", "joint_heads", "group"), [(8, 128, 4, 128), (3, 64, 1, 64), (2, 64, 2, 128)]
 )
-def test_settings_of_a_models_shape(heads: int, head_dim: int, together: int, group: int) -> None:
-    assert heads_together(IDENTITY, heads) == together
+def test_settings_of_a_models_shape(heads: int, head_dim: int, joint_heads: int, group: int) -> None:
+    assert joint_heads_of(IDENTITY, heads) == joint_heads
     assert group_size(IDENTITY, heads * head_dim) == group
 
 

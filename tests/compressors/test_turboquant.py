@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.compressors import tiny
 from vcbench.compressors.turboquant import TurboQuant, TurboQuantOptions
 from vcbench.engine.codes.coders import DirectionCoder, ScaleRule
-from vcbench.engine.codes.frames import Turned
+from vcbench.engine.codes.frames import Rotated
 from vcbench.engine.codes.lloyd_max import lloyd_max
 from vcbench.engine.codes.rotation import hadamard, random_rotation
 from vcbench.engine.codes.sketch import SketchingCoder
@@ -31,8 +31,8 @@ def coder(bits: int, rule: ScaleRule = "plain", size: int = SIZE) -> DirectionCo
 
 def decoded(x: Tensor, by: DirectionCoder, rotation: Tensor | None = None) -> Tensor:
     """x after coding, in its own space; turned by a Haar-random matrix unless told otherwise."""
-    frame = Turned(random_rotation("qr", x.shape[-1], 0) if rotation is None else rotation)
-    return frame.turned_back(by.decode(*by.encode(frame.turned(x, "keys"), "keys"), "keys"), "keys")
+    frame = Rotated(random_rotation("qr", x.shape[-1], 0) if rotation is None else rotation)
+    return frame.rotated_back(by.decode(*by.encode(frame.rotated(x, "keys"), "keys"), "keys"), "keys")
 
 
 @pytest.mark.acceptance("A-TQ-2")
@@ -43,8 +43,8 @@ def test_rotations_are_orthogonal(kind: str) -> None:
     torch.testing.assert_close(rotation @ rotation.mT, torch.eye(SIZE), rtol=0, atol=1e-6)
     assert not torch.equal(rotation, random_rotation(kind, SIZE, 4))  # type: ignore[arg-type]
     x = directions(50)
-    frame = Turned(rotation)
-    torch.testing.assert_close(frame.turned_back(frame.turned(x, "keys"), "values"), x, rtol=0, atol=1e-6)
+    frame = Rotated(rotation)
+    torch.testing.assert_close(frame.rotated_back(frame.rotated(x, "keys"), "values"), x, rtol=0, atol=1e-6)
 
 
 @pytest.mark.acceptance("A-TQ-3", "A-TQ-4")
@@ -160,13 +160,13 @@ def test_a_better_scale_beats_a_sketch_of_the_same_bits(bits: int) -> None:
     x, other = directions(4000), directions(4000, seed=1)
     across = other - (other * x).sum(-1, keepdim=True) * x
     y = 0.5 * x + 0.75**0.5 * torch.nn.functional.normalize(across, dim=-1)
-    frame = Turned(random_rotation("qr", SIZE, 0))
-    turned = frame.turned(y, "keys")
+    frame = Rotated(random_rotation("qr", SIZE, 0))
+    turned = frame.rotated(y, "keys")
 
     def loss(estimate: Tensor) -> float:
         return ((estimate * turned).sum(-1) - 0.5).square().mean().item()
 
-    keys = frame.turned(x, "keys")
+    keys = frame.rotated(x, "keys")
     qjl = loss(sketched(bits, keys, 3))
     by_scale = {rule: loss(coder(bits, rule).decode(*coder(bits, rule).encode(keys, "keys"), "keys")) for rule in RULES}
     assert by_scale["unbiased"] < by_scale["plain"] < qjl

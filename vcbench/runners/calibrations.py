@@ -95,10 +95,10 @@ def fit_model(
     progress: Progress = silent,
 ) -> tuple[Calibration, Path]:
     """`calibrate_model` on token ids."""
+    from vcbench.backends.bundled.load import load
     from vcbench.models.instruction import InstructionWriter
     from vcbench.models.tokenizer import Tokenizer
     from vcbench.runners.plan import identify
-    from vcbench.runners.setup import load
 
     cls, chosen = registry.lookup("compressor", compressor), build_options("compressor", compressor, options)
     need: CalibrationNeed = cls.calibration_need(chosen)

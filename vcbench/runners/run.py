@@ -15,6 +15,7 @@ from rich.console import Console
 
 from vcbench.backends.bundled.compiling import announced
 from vcbench.backends.bundled.divergences import Divergences
+from vcbench.backends.bundled.load import load
 from vcbench.backends.bundled.warmup import warm_up
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import RunConfig, TaskConfig
@@ -32,7 +33,7 @@ from vcbench.runners.directory import open_run
 from vcbench.runners.display import Display
 from vcbench.runners.ledger import Ledger
 from vcbench.runners.plan import Cell
-from vcbench.runners.setup import Workbench, cell_setup, exclusions, load, make_compressor, prepare
+from vcbench.runners.setup import Workbench, cell_setup, exclusions, make_compressor, prepare
 from vcbench.runners.turns import Turns
 from vcbench.tasks.base import Prompt
 

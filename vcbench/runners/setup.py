@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import torch
-
 from vcbench import registry
 from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
 from vcbench.config.paths import user_path
 from vcbench.config.sampling import Sampling
-from vcbench.config.schema import Exactness, RunConfig, TaskConfig
+from vcbench.config.schema import RunConfig, TaskConfig
 from vcbench.engine.decoding.session import CellSetup
-from vcbench.engine.model.decoder import Decoder
-from vcbench.engine.model.load import load_decoder
 from vcbench.engine.types import Request
 from vcbench.errors import TaskError
 from vcbench.models.store import ModelFiles, resolve_model
@@ -146,25 +142,6 @@ def check_weights(files: ModelFiles) -> None:
     """Raises ModelError unless the weights are those of the architecture; before a run writes or moves anything."""
     with WeightReader(files.path) as reader:
         reader.check_complete(files.architecture)
-
-
-def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:
-    """The decoder and the row tiles chosen by the exactness probe.
-
-    Raises ModelError if the weights are not those whose hash is recorded, before they were read or after.
-    """
-    files.check_unchanged()
-    with WeightReader(files.path) as reader:
-        reader.check_complete(files.architecture)
-        loaded = load_decoder(
-            files.architecture,
-            reader,
-            device=torch.device(identity.device),
-            dtype=getattr(torch, identity.dtype),
-            exactness=exactness,
-        )
-    files.check_unchanged()
-    return loaded
 
 
 def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
