@@ -67,7 +67,7 @@ def test_errors_gaps_and_unknowns(tmp_path: Path) -> None:
     assert "failed: NaN at step 3, layer 5" in text
     assert "KV bytes: not recorded" in text
     assert "no result recorded" in text
-    assert "(no text recorded; last token ids 1 2 3 4)" in text
+    assert "(no text recorded; last token ids 1 2 3 422)" in text
     assert "largest 0.2, sum 0.2, 1 steps unknown" in text
 
 

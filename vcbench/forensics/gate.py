@@ -11,7 +11,7 @@ from vcbench import registry
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig
 from vcbench.errors import UsageError
-from vcbench.forensics.faulty import FaultyEngine
+from vcbench.forensics.faulty import FaultySession
 from vcbench.forensics.tiny import CELLS, GREEDY, PENALISED, TINY, tiny_config
 from vcbench.lossless.faults import find_fault
 from vcbench.runners.run import execute
@@ -19,17 +19,20 @@ from vcbench.runners.run import execute
 DEMO_REQUESTS = 8
 
 
-def run_for_gate(config: RunConfig, *, fault: str | None, console: Console) -> Path:
+def run_for_gate(config: RunConfig, *, fault: str | None, console: Console, beside: str | None = None) -> Path:
     """Carries out a configuration and returns the run's directory; a fault has one of its own, beside the sound run.
+
+    `beside` is the sound run's name where its own is that of another run.
 
     Raises UsageError where the fault could not show in this configuration.
     """
     if fault is None:
-        return execute(config, console=console)
+        return execute(config, console=console, beside=beside)
     if obstacle := fault_obstacle(config, fault):
         raise UsageError(f"fault {fault} would do nothing here: {obstacle}")
-    named = replace(config, name=f"{config.name}-{fault}")
-    return execute(named, console=console, engine=FaultyEngine(fault), fault=fault)
+    return execute(
+        replace(config, name=f"{config.name}-{fault}"), console=console, session=FaultySession(fault), fault=fault
+    )
 
 
 def tiny_run(fault: str | None) -> RunConfig:

@@ -123,7 +123,7 @@ def load_run(path: Path | str, *, strict: bool = True, all_prompts: bool = False
     """
     path = Path(path)
     if not path.is_dir():
-        raise RecordError(f"no run in {path}: there is no such directory; `vcbench ls runs` lists the runs")
+        raise RecordError(f"no run in {path}: there is no such directory; `vcbench runs` lists the runs")
     provenance, config = read_provenance(path), read_config(path)
     data = read_requests(path)
     parsed = parse(data, path / REQUESTS)

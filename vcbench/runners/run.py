@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from vcbench.backends.bundled.compiling import announced
 from vcbench.backends.bundled.divergences import Divergences
@@ -20,7 +19,8 @@ from vcbench.backends.bundled.load import load
 from vcbench.backends.bundled.warmup import warm_up
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import RunConfig, TaskConfig
-from vcbench.engine.decoding.session import Prefilled, RunCell, run_cell
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import MakeSession, Session, run_cell
 from vcbench.engine.decoding.stopping import check_request
 from vcbench.engine.environment import set_threads
 from vcbench.engine.types import Generation, Request
@@ -31,6 +31,7 @@ from vcbench.records.schema import RequestLine
 from vcbench.runners import recording
 from vcbench.runners.agenda import Agenda
 from vcbench.runners.directory import open_run
+from vcbench.runners.display import Display
 from vcbench.runners.ledger import Ledger
 from vcbench.runners.plan import Cell
 from vcbench.runners.setup import Workbench, cell_setup, exclusions, make_compressor, prepare
@@ -42,14 +43,14 @@ def execute(
     config: RunConfig,
     *,
     console: Console,
-    engine: RunCell = run_cell,
+    session: MakeSession = Session,
     fault: str | None = None,
     beside: str | None = None,
 ) -> Path:
     """Runs or finishes a configuration and returns the run's directory.
 
     `beside` is the run's name where its own is that of another run, which then stays where it is.
-    `fault` names what is wrong with an `engine` that the lossless gate has broken on purpose; it enters every cell id.
+    `fault` names what is wrong with a `session` that the lossless gate has broken on purpose; it enters every cell id.
 
     Raises VcbenchError before anything is written when the model, the plan or the prompts are not usable, and
     RecordError when the disk fails; the same call then goes on where it stopped.
@@ -63,7 +64,7 @@ def execute(
         for note in bench.notes:
             console.print(f"note: {note}", markup=False)
         _report_exclusions(bench, console)
-        runner = _Runner(bench, Ledger(run), console, engine)
+        runner = _Runner(bench, Ledger(run), console, session)
         with announced(console):
             runner.run()
         run.finish()
@@ -74,8 +75,8 @@ def execute(
 class _Runner:
     """One run in progress: batches of prompts through every cell, and what they give into the ledger."""
 
-    def __init__(self, bench: Workbench, ledger: Ledger, console: Console, engine: RunCell) -> None:
-        self.bench, self.ledger, self.console, self.engine = bench, ledger, console, engine
+    def __init__(self, bench: Workbench, ledger: Ledger, console: Console, session: MakeSession) -> None:
+        self.bench, self.ledger, self.console, self.session = bench, ledger, console, session
         self.agenda = Agenda(bench, ledger)
         self.turns = Turns(self.agenda)
 
@@ -89,10 +90,11 @@ class _Runner:
         if not missing and not self.turns.unfinished():
             self.console.print(f"{self.ledger.place} is complete; nothing to run", markup=False)
             return
-        self.decoder, _ = load(self.bench.files, self.bench.identity, self.bench.config.engine.exactness)
-        warm_up(self.decoder, self.bench.plan)
-        with self._progress() as progress:
-            self.progress, self.bar = progress, progress.add_task("prefill", total=missing)
+        with Display(self.console, missing, stage="loading the model") as self.display:
+            self.decoder, _ = load(self.bench.files, self.bench.identity, self.bench.config.engine.exactness)
+            self.display.enter("warming up")
+            warm_up(self.decoder, self.bench.plan)
+            self.display.begin()
             for number, task, prompts in batches:
                 self._run_turns(number, task, prompts)
 
@@ -113,10 +115,6 @@ class _Runner:
     def _batch_size(self) -> int:
         return self.bench.config.engine.batch_size
 
-    def _progress(self) -> Progress:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        return Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-
     def _run_turns(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
         """A batch of prompts, and then in batches whatever their answers lead to."""
         todo = [prompt for prompt in prompts if self.agenda.missing(task, prompt)]
@@ -124,7 +122,7 @@ class _Runner:
             self._run_batch(number, task, todo)
         for batch in _chunks(self.turns.after(task, prompts), self._batch_size):
             more = sum(self.agenda.missing(task, prompt) for prompt in batch)
-            self.progress.update(self.bar, total=(self.progress.tasks[self.bar].total or 0) + more)
+            self.display.expect(more)
             self._run_turns(number, task, batch)
 
     def _run_batch(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
@@ -138,7 +136,7 @@ class _Runner:
 
     def _prefill(self, task: TaskConfig, prompts: Sequence[Prompt]) -> list[tuple[Prompt, Prefilled]]:
         """Snapshots of the prompts that can be served; the others are recorded as failed in every cell asked."""
-        self.progress.update(self.bar, description=f"{task.name}: prefill")
+        self.display.enter(f"{task.name}: prefill")
         ready = []
         for prompt in prompts:
             cells = self.agenda.cells(task, prompt)
@@ -173,7 +171,7 @@ class _Runner:
         todo = {prompt.id: prompt for prompt, _ in batch if self.agenda.owes_answer(cell, prompt)}
         if not todo:
             return
-        self.progress.update(self.bar, description=f"{task}: {cell.label}")
+        self.display.enter(f"{task}: {cell.label}")
         ended: list[Generation] = []
         recording.reset_peak_rss()
 
@@ -183,27 +181,28 @@ class _Runner:
             stop_ids = self.bench.request(cell.task, prompt).stop_ids
             self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids))
 
-        timing = self.engine(
+        timing = run_cell(
             self.decoder,
             cell_setup(cell, self.bench.config),
             [snapshot for prompt, snapshot in batch if prompt.id in todo],
             on_end=record,
             stream=lambda: TextStream(self.bench.tokenizer),
+            session=self.session,
         )
         self.ledger.append(recording.batch_line(cell, ended, timing))
 
     def _record(self, line: RequestLine) -> None:
         self.ledger.append(line)
-        self.progress.advance(self.bar)
+        self.display.advance(tokens=len(line.token_ids))
 
     def _run_divergence(self, cell: Cell, batch: Sequence[tuple[Prompt, Prefilled]]) -> None:
         todo = [each for each in batch if self.agenda.measurable(cell, each[0])]
         if not todo:
             return
-        self.progress.update(self.bar, description=f"{cell.task.name}: divergence of {cell.label}")
+        self.display.enter(f"{cell.task.name}: divergence of {cell.label}")
         together = [each for each in batch if cell in self.agenda.cells(cell.task, each[0])]
-        Divergences(self.agenda, self.engine).measure(self.decoder, cell, together, todo)
-        self.progress.advance(self.bar, len(todo))
+        Divergences(self.agenda, self.session).measure(self.decoder, cell, together, todo)
+        self.display.advance(len(todo))
 
 
 def _report_exclusions(bench: Workbench, console: Console) -> None:
