@@ -257,13 +257,26 @@ def test_a_full_cache_lay_where_it_was_asked_for(tmp_path: Path) -> None:
     told = VERI | {"full_cache": "disk"}
 
     def held(**copy: int) -> Sample:
-        return Sample(cells=[FULL, told]).change(told, kv_end=kv(450, 1200) | {"full_copy": copy})
+        return Sample(cells=[FULL, told]).change(told, kv_end=kv(450, 1200) | {"full_copy": copy, "reread": 1})
 
     assert check(held(memory=400, disk=1200), tmp_path / "a").exit_code == 0
     for number, sample in enumerate((held(memory=1200), held(disk=1199), Sample(cells=[FULL, told]))):
         result = check(sample, tmp_path / str(number))
         assert (result.outcome, result.exit_code) == ("VACUOUS", 2)
         assert "full_cache_tier: " in shown(result, 200)
+
+
+def test_a_full_cache_that_never_left_its_buffers_shows_nothing_of_the_disk(tmp_path: Path) -> None:
+    told = VERI | {"full_cache": "disk"}
+    for number, reread in enumerate((0, None)):
+        end = kv(450, 1200) | {"full_copy": {"disk": 1200}, "reread": 5}
+        sample = Sample(cells=[FULL, told]).change(told, kv_end=end)
+        assert check(sample, tmp_path / f"good-{number}").exit_code == 0
+        end = {key: value for key, value in end.items() if key != "reread"} | ({} if reread is None else {"reread": 0})
+        result = check(sample.change(told, "two", kv_end=end), tmp_path / str(number))
+        assert (result.outcome, result.exit_code) == ("VACUOUS", 2)
+        failed = {guard.name: guard.detail for cell in result.cells for guard in cell.vacuous}
+        assert failed == {"full_cache_read_back": "nothing of two was read back from disk: it stayed in its buffers"}
 
 
 def test_incomplete_truncated_and_empty_records_never_pass(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def _run_config(target: str, overrides: list[str], fault: str | None) -> Path:
     from vcbench.forensics.gate import run_for_gate, tiny_run
 
     if target == TINY:
-        return run_for_gate(tiny_run(fault), fault=fault, console=notes())
+        return run_for_gate(tiny_run(), fault=fault, console=notes())
     from vcbench.config.load import load_config
     from vcbench.config.overrides import name_beside
 

@@ -12,7 +12,17 @@ from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig
 from vcbench.errors import UsageError
 from vcbench.forensics.faulty import FaultySession
-from vcbench.forensics.tiny import CELLS, GREEDY, PENALISED, TINY, tiny_config
+from vcbench.forensics.tiny import (
+    CELLS,
+    DRAWN,
+    GATE_CELLS,
+    GATE_METHODS,
+    GREEDY,
+    PENALISED,
+    TINY,
+    gate_config,
+    tiny_config,
+)
 from vcbench.lossless.faults import find_fault
 from vcbench.runners.run import execute
 
@@ -35,19 +45,18 @@ def run_for_gate(config: RunConfig, *, fault: str | None, console: Console, besi
     )
 
 
-def tiny_run(fault: str | None) -> RunConfig:
-    """The gate's own small run, with the sampling that the fault needs."""
-    return tiny_config(TINY, sampling=_sampling(fault))
+def tiny_run() -> RunConfig:
+    """The gate's own small run, in which every fault can show."""
+    return gate_config(TINY)
 
 
 def demo_run(fault: str) -> RunConfig:
     """A still smaller one that can show the fault: kernels that it does not need are not compiled for it."""
-    cells = CELLS if find_fault(fault).needs == "quantise" else CELLS[:2]
-    return tiny_config("demo", requests=DEMO_REQUESTS, cells=cells, sampling=_sampling(fault))
-
-
-def _sampling(fault: str | None) -> Sampling:
-    return PENALISED if fault is not None and find_fault(fault).needs == "penalty" else GREEDY
+    needs = find_fault(fault).needs
+    kept = tuple(cell for cell in GATE_CELLS if cell.method == "none") if needs == "none" else CELLS[1:2]
+    cells = CELLS if needs == "quantise" else (*CELLS[:1], *kept)
+    sampling = {"penalty": PENALISED, "draw": DRAWN}.get(needs, GREEDY)
+    return tiny_config("demo", requests=DEMO_REQUESTS, methods=GATE_METHODS, cells=cells, sampling=sampling)
 
 
 def fault_obstacle(config: RunConfig, fault: str) -> str:
@@ -59,8 +68,12 @@ def fault_obstacle(config: RunConfig, fault: str) -> str:
     if needs == "penalty":
         penalised = any(_penalises(task.sampling) for task in config.tasks)
         return "" if penalised else "no task has a penalty (sampling.repetition_penalty)"
+    if needs == "draw":
+        drawn = any(task.sampling.temperature for task in config.tasks)
+        return "" if drawn else "no task draws its tokens (sampling.temperature)"
     kinds = {registry.lookup("compressor", config.methods[cell.method or ""].compressor).kind for cell in drafting}
-    return "" if not needs or needs in kinds else f"it needs a method that can {needs}; here are {', '.join(kinds)}"
+    wanted = "keeps everything" if needs == "none" else f"can {needs}"
+    return "" if not needs or needs in kinds else f"it needs a method that {wanted}; here are {', '.join(kinds)}"
 
 
 def _penalises(sampling: Sampling) -> bool:

@@ -36,7 +36,7 @@ def guards(
     if bitwise:
         found.append(_hashes([("full KV", reference), (cell.label, answered)]))
     if cell.full_cache != "memory":
-        found.append(_tier(cell, answered))
+        found += [_tier(cell, answered), _read_back(cell, answered)]
     if cell.compressor != NOISE:
         found.append(_accepted(rounds))
     if cell.compressor == UNCOMPRESSED:
@@ -149,6 +149,20 @@ def _tier(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
     if away:
         detail = f"nothing of {', '.join(away[:3])} lay on {cell.full_cache}"
     return Guard(name="full_cache_tier", passed=not away and held >= full, detail=detail)
+
+
+def _read_back(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
+    """Verification read the full cache back from its tier; what never left the buffers shows nothing of the tier.
+
+    Records of before schema 3 do not say.
+    """
+    told = [line for line in answered if line.schema >= CHECKED_SINCE and line.committed]
+    read = {line.request: (line.kv_end or {}).get("reread") or 0 for line in told}
+    never = [request for request, count in read.items() if not count]
+    detail = f"{sum(read.values()):,} bytes were read back from {cell.full_cache}"
+    if never:
+        detail = f"nothing of {', '.join(never[:3])} was read back from {cell.full_cache}: it stayed in its buffers"
+    return Guard(name="full_cache_read_back", passed=not never, detail=detail)
 
 
 def _proposed(rounds: Acceptance) -> Guard:

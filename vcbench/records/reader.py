@@ -131,12 +131,11 @@ def load_run(path: Path | str, *, strict: bool = True, all_prompts: bool = False
         parsed.refuse_damage()
     dropped = [*parsed.notes(), *([parsed.half] if parsed.half else [])]
     complete = (path / MANIFEST).exists()
-    if complete and (problem := manifest_problem(path, data)):
+    unlike = head_problem(path, provenance)
+    problem = manifest_problem(path, data) if complete else ""
+    if unlike or problem:
         complete = False
-        dropped.append(f"{path / MANIFEST}: {problem}")
-    if problem := head_problem(path, provenance):
-        complete = False
-        dropped.append(problem)
+        dropped.append(unlike or f"{path / MANIFEST}: {problem}")
     run = Run(
         path=path,
         config=config,

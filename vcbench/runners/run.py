@@ -149,7 +149,7 @@ class _Runner:
             seconds = time.perf_counter() - started if snapshot else 0.0
             if (task.name, prompt.id) not in self.ledger.tails:
                 self.ledger.append(recording.prompt_line(task.name, prompt, self.bench.tokenizer, seconds))
-                self.progress.advance(self.bar)
+                self.display.advance()
             if snapshot is not None:
                 ready.append((prompt, snapshot))
                 continue

@@ -91,6 +91,10 @@ class ExactStore(ABC):
         """Bytes held in a file."""
         return 0
 
+    def reread_bytes(self) -> int:
+        """Bytes that have been read back from a file to attend to them, reading ahead included."""
+        return 0
+
 
 def make_store(shape: KVShape) -> ExactStore:
     """The store for a model's device and precision."""
