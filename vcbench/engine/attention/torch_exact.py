@@ -34,7 +34,7 @@ def attend_view(view: TensorView, shape: KVShape, q: Tensor, first_visible: int)
 def attend_decoded(
     shape: KVShape, q: Tensor, tokens: int, decode: Callable[[int, int], tuple[Tensor, Tensor]]
 ) -> Tensor:
-    """Attention of q: [n, H, D], the tokens from `tokens` on, over what `decode(start, stop)` gives as k, v: [Hk, n, D]."""
+    """Attention of q: [n, H, D], the tokens from position `tokens` on, over entries decoded as they are met."""
     last = tokens + q.shape[0]
 
     def chunk(index: int) -> tuple[Tensor, Tensor]:
