@@ -74,7 +74,7 @@ def test_imports_point_down(name: str) -> None:
 
 
 def test_no_circle() -> None:
-    """Taking out those that import nothing that is left ends with none left, or with a circle and what leads into it."""
+    """Taking out those that import nothing left ends with none left, or with a circle and what leads into it."""
     left = IMPORTS
     while free := {name for name, others in left.items() if not others & left.keys()}:
         left = {name: others for name, others in left.items() if name not in free}
@@ -96,5 +96,5 @@ def test_the_first_line_says_what_a_module_is_for(name: str) -> None:
 def test_words_that_named_several_things_name_one() -> None:
     stems = Counter(path.stem for path in SOURCES.values())
     assert all(stems[word] <= 1 for word in ("rows", "columns", "linear", "selection", "divergence"))
-    words = re.compile(r"\b(?:nonuniform|framed|unrotated)\b", re.I)
+    words = re.compile(r"\b(?:nonuniform|framed|before_rope)\b", re.I)
     assert not [name for name, path in SOURCES.items() if words.search(path.read_text("utf-8"))]
