@@ -26,7 +26,8 @@ def open_run(bench: Workbench, threads: int, console: Console, *, beside: str | 
 
     A run of that name with the same cells is continued, whatever prompts were added to it, taken from it or put into
     another order. One with other cells or with a prompt that has changed stays as it is: with other cells and `beside`,
-    which is then the new run's name, where it is; else in an archive. What it holds of the new one is taken over. All that is said.
+    which is then the new run's name, where it is; else in an archive. What it holds of the new one is taken over, and
+    all that is said.
     """
     path = user_path(bench.config.output_dir) / bench.config.name
     if not RunDirectory.exists(path):
