@@ -14,7 +14,7 @@ from vcbench.metrics.summary import summarise
 from vcbench.records.codec import KINDS
 from vcbench.records.provenance import collect
 from vcbench.records.reader import CellInfo, load_run
-from vcbench.report.columns import flat
+from vcbench.report.flat import flat
 
 DOCS = Path(__file__).parents[2] / "docs"
 

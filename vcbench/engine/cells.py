@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Protocol
 
 from vcbench.config.schema import Arm, DraftLength, Tier
 from vcbench.engine.cache import FullCache, KVCache
+from vcbench.engine.clock import now
 from vcbench.engine.decoder import Decoder, Prefill
 from vcbench.engine.disk import DiskStore
 from vcbench.engine.levels import NOT_FINITE, CacheLevel, Span, choose
@@ -119,27 +119,25 @@ class _CellRun:
         self.progress = {key: parts.progress(item.request, stream) for key, item in self.batch.items()}
         self.timing = BatchTiming()
         self.reported: set[str] = set()
-        self.started = 0.0
+        self.started = self.first_s = 0.0
 
     def run(self) -> BatchTiming:
-        started = time.perf_counter()
+        self.compress_s, self.offload_s = dict.fromkeys(self.batch, 0.0), dict.fromkeys(self.batch, 0.0)
         self.drafts = self._compress()
         self.drafter = self.parts.drafter(self.decoder, self.drafts)
-        compressed = time.perf_counter()
-        self.full_caches = {key: self._on_tier(item) for key, item in self.batch.items()}
+        self.full_caches = {key: self._on_tier(key, item) for key, item in self.batch.items()}
         self.full = self.parts.verifier(self.decoder, self.full_caches, self.drafter)
         for key, draft in self.drafts.items():
             if draft.needs_queries:
                 self.full.caches[key].queries = QueryLog()
         self.kv_start = {key: self._bytes(key) for key in self.batch}
-        self.started = time.perf_counter()
-        self.timing.compress_s = compressed - started
-        self.timing.offload_s = self.started - compressed
+        self.timing.compress_s, self.timing.offload_s = sum(self.compress_s.values()), sum(self.offload_s.values())
+        self.started = self._now()
         self._first_tokens()
         while active := [progress for progress in self.progress.values() if not progress.finished]:
             self._step(active)
             self._report_ended()
-        self.timing.decode_s = time.perf_counter() - self.started
+        self.timing.decode_s = self._now() - self.started
         for item in self.batch.values():
             item.prefill.cache.rewind(len(item.request.prompt_ids))
         return self.timing
@@ -148,16 +146,25 @@ class _CellRun:
         compressor = self.setup.compressor
         if compressor is None:
             return {}
-        seed = self.setup.seed
-        return {key: compressor.compress(item.prefill, seed=seed_of(seed, key)) for key, item in self.batch.items()}
+        drafts = {}
+        for key, item in self.batch.items():
+            began = self._now()
+            drafts[key] = compressor.compress(item.prefill, seed=seed_of(self.setup.seed, key))
+            self.compress_s[key] = self._now() - began
+        return drafts
 
-    def _on_tier(self, item: Prefilled) -> FullCache:
+    def _now(self) -> float:
+        return now(self.decoder.shape.device)
+
+    def _on_tier(self, key: str, item: Prefilled) -> FullCache:
         """The snapshot itself, or a copy of it on another tier with room for the whole answer."""
         snapshot = item.prefill.cache
         if self.setup.full_cache == "memory":
             return snapshot
-        room = snapshot.tokens + item.request.max_tokens
-        return snapshot.moved_to(DiskStore(snapshot.shape, self.setup.disk_directory, room))
+        began, room = self._now(), snapshot.tokens + item.request.max_tokens
+        moved = snapshot.moved_to(DiskStore(snapshot.shape, self.setup.disk_directory, room))
+        self.offload_s[key] = self._now() - began
+        return moved
 
     def _first_tokens(self) -> None:
         """The first token comes from the prefill's logits, the same for every cell."""
@@ -169,6 +176,7 @@ class _CellRun:
                 progress.fail(NumericError("logits are not finite at step 0, in the prefill"))
             else:
                 progress.commit([choice], logits)
+        self.first_s = self._now() - self.started
         self._report_ended()
 
     def _step(self, active: Sequence[Progress]) -> None:
@@ -197,7 +205,10 @@ class _CellRun:
             cache_classes={type(used).__name__: self.decoder.shape.n_layers},
             logits_sha256=progress.logits_sha256(),
             error=progress.error,
-            decode_s=time.perf_counter() - self.started,
+            compress_s=self.compress_s[key],
+            offload_s=self.offload_s[key],
+            first_s=self.first_s,
+            decode_s=self._now() - self.started,
         )
 
     def _bytes(self, key: str) -> KVBytes:

@@ -56,7 +56,9 @@ class Generation:
     """The result of one request in one cell. Times are seconds of wall clock and never enter a cell id.
 
     cache_classes: layers by class of the cache that was decoded from. logits_sha256: over the float32 logits of all
-    committed tokens, so that two arms can be compared bit for bit without storing them.
+    committed tokens, so that two arms can be compared bit for bit without storing them. compress_s, offload_s: making
+    this request's draft cache, and moving its full one to another tier. first_s, decode_s: from the batch's first step
+    to this request's first token, and to its end.
     """
 
     request_id: str
@@ -68,6 +70,9 @@ class Generation:
     cache_classes: dict[str, int] = field(default_factory=dict)
     logits_sha256: str = ""
     error: str | None = None
+    compress_s: float = 0.0
+    offload_s: float = 0.0
+    first_s: float = 0.0
     decode_s: float = 0.0
 
 
@@ -75,7 +80,7 @@ class Generation:
 class BatchTiming:
     """Wall-clock seconds of one batch in one cell; `other_s` is what is neither drafting nor verifying.
 
-    offload_s: moving full caches to another tier before the first step.
+    compress_s, offload_s: of all its requests, one after the other, before the first step.
     """
 
     compress_s: float = 0.0

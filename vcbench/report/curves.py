@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vcbench.metrics.growth import REFERENCE_STEP, Growth
+from vcbench.metrics.growth import REFERENCE_STEP, STRAIGHT, Growth
 from vcbench.metrics.interval import Estimate
 from vcbench.metrics.survival import Survival
 from vcbench.records.printable import printable
 from vcbench.records.reader import CellInfo, Run
-from vcbench.report.columns import UNKNOWN, margin, number
+from vcbench.report.columns import margin, number, whole_percent
 from vcbench.report.sparkline import sparkline
-from vcbench.report.table import STYLES, print_whole, table_width
+from vcbench.report.table import STYLES, UNKNOWN, bare_table, print_whole, table_width
 from vcbench.scoring.curves import STEPS, Curves, curves_of
 
 SPARK = 24
@@ -24,7 +23,10 @@ GROWTH = (
     "cumulative KL(full || method) in nats by step: mean over outputs ± half of the 95 % bootstrap band over outputs, "
     "bars on one scale; (k): only k outputs get so far"
 )
-SLOPES = "nats/step: slope of the line through the origin; straight: its R^2; ~: beyond the outputs, along that line"
+SLOPES = (
+    "nats/step: slope of the line through the origin; straight: its R^2; ~: beyond the outputs, along that line, where "
+    f"R^2 is {STRAIGHT} or more"
+)
 SPREAD = (
     "of all steps; dp: probability of full KV's token, method less full; PPL ratio: method over full, on its output"
 )
@@ -76,7 +78,8 @@ def _slopes(cells: Cells, *, bands: bool, ascii_only: bool) -> Table | None:
     for cell, growth, distribution in found:
         if growth is not None and distribution is not None:
             straight = UNKNOWN if growth.straightness is None else f"{growth.straightness:.3f}"
-            at = ("~" if growth.extrapolated else "") + _value(growth.at_reference, bands=bands)
+            at = _value(growth.at_reference, bands=bands)
+            at = f"~{at}" if growth.extrapolated and growth.at_reference is not None else at
             basis = ", ".join(f"{name} ({count})" for name, count in distribution.basis.items())
             table.add_row(_label(cell), _value(growth.slope, bands=bands), straight, at, basis)
     return table
@@ -131,8 +134,7 @@ def _at(growth: Growth, step: int, bands: bool) -> str:
 def _share(each: Survival, step: int) -> str:
     """Never rounded to 100 or 0 where it is not. After the last token of all outputs the curve stays as it is."""
     index = min(step, len(each.value)) - 1
-    value = each.value[index]
-    return f"{min(max(100 * value, 1.0), 99.0):.0f}" if 0 < value < 1 else f"{100 * value:.0f}"
+    return whole_percent(each.value[index])
 
 
 def _value(estimate: Estimate | None, scale: float = 1.0, *, bands: bool) -> str:
@@ -148,7 +150,7 @@ def _label(cell: CellInfo) -> Text:
 
 
 def _table(left: Sequence[str], right: Sequence[str], after: Sequence[str] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = bare_table()
     justified: Mapping[str, str] = {**dict.fromkeys(left, "left"), **dict.fromkeys(after, "left")}
     for header in (*left, *right, *after):
         table.add_column(header, justify="left" if header in justified else "right", no_wrap=True, vertical="bottom")

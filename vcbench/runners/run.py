@@ -6,7 +6,6 @@ again; what runs is recorded as it ends.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from vcbench.runners import recording
 from vcbench.runners.compiling import announced
 from vcbench.runners.directory import open_run
 from vcbench.runners.divergences import Divergences
+from vcbench.runners.neighbours import Neighbours
 from vcbench.runners.plan import Cell
 from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor, prepare
 from vcbench.runners.turns import Turns
@@ -143,14 +143,14 @@ class _Runner:
         for prompt in prompts:
             cells = self.turns.cells(task, prompt)
             compressors = [compressor for cell in cells if (compressor := make_compressor(cell))]
-            started, snapshot = time.perf_counter(), None
+            snapshot = None
             request = self.bench.request(task, prompt)
             try:
                 snapshot = self._snapshot(decoder, request, compressors)
             except RequestError as error:
                 reason = str(error)
             if (task.name, prompt.id) not in self.prompted:
-                seconds = time.perf_counter() - started if snapshot else 0.0
+                seconds = snapshot.prefill.time.total_s if snapshot and snapshot.prefill.time else 0.0
                 line = recording.prompt_line(task.name, prompt, self.bench.tokenizer, seconds)
                 self.directory.append(line)
                 self.turns.note(line)
@@ -178,13 +178,17 @@ class _Runner:
             return
         self.progress.update(self.bar, description=f"{task}: {cell.label}")
         ended: list[Generation] = []
+        compressor = make_compressor(cell)
+        prefill_s = {prompt.id: recording.prefill_alone(snapshot.prefill, compressor) for prompt, snapshot in batch}
         recording.reset_peak_rss()
+        neighbours = Neighbours()
 
         def record(generation: Generation) -> None:
             ended.append(generation)
             prompt = todo[generation.request_id]
             stop_ids = self.bench.request(cell.task, prompt).stop_ids
-            self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids))
+            seconds = prefill_s[prompt.id]
+            self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids, seconds))
 
         timing = self.engine(
             decoder,
@@ -193,7 +197,7 @@ class _Runner:
             on_end=record,
             stream=lambda: TextStream(self.bench.tokenizer),
         )
-        self.directory.append(recording.batch_line(cell, ended, timing))
+        self.directory.append(recording.batch_line(cell, ended, timing, neighbours.timing()))
 
     def _record(self, line: RequestLine) -> None:
         self.directory.append(line)

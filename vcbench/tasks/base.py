@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from vcbench.errors import TaskError
+from vcbench.metrics.interval import Better, Kind
 from vcbench.records.codec import plain
 
 
@@ -74,8 +75,8 @@ class Metric:
 
     name: str
     summary: str
-    kind: Literal["share", "mean", "ratio"] = "share"
-    better: Literal["higher", "lower", "neither"] = "higher"
+    kind: Kind = "share"
+    better: Better = "higher"
     headline: bool = False
     of: Literal["answer", "group"] = "answer"
 
