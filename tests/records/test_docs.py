@@ -43,7 +43,7 @@ def test_every_figure_and_verdict(tmp_path: Path) -> None:
     text = (DOCS / "metrics.md").read_text("utf-8")
     row = summarise(load_run(Sample().write(tmp_path / "run")))[-1]
     described = {"run", "task", "cell", "label", "arm", "method", "compressor", "draft_length", "prompts"}
-    for key in flat("run", row).keys() - described:
+    for key in flat("run", row, {}).keys() - described:
         if key.endswith(("_low", "_high", "_end")) or key in ("output_tokens", "n"):
             continue
         if not key.startswith(("stored_bytes", "full_bytes")):

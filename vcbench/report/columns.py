@@ -13,6 +13,8 @@ from vcbench.report.table import STYLES, UNKNOWN, Column
 from vcbench.scoring.scores import Figure
 
 NEVER = "never"
+ROUNDING = 1e-9
+"""Share of a value below which an interval is what rounding leaves of none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,8 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def margin(value: Estimate | None) -> str:
     """` ±` half of the 95 % interval; empty where it is unknown or nothing."""
-    return f" ±{number(value.half_width, 2)}" if value is not None and value.half_width else ""
+    half = value.half_width if value is not None else None
+    return f" ±{number(half, 2)}" if value is not None and half and half > ROUNDING * abs(value.value) else ""
 
 
 def timed_margin(value: Estimate | None) -> str:
@@ -124,13 +127,30 @@ def _most(row: CellSummary) -> str:
     return f"/{row.cell.longest_draft + 1}" if row.cell.longest_draft is not None else ""
 
 
+def length(value: float | None) -> str:
+    """A number of tokens, which may be `never`."""
+    return number(value, 12) if value is None or math.isinf(value) else f"{value:,.0f}"
+
+
 def break_even_text(found: Estimate | None) -> str:
     """The length with its interval, either of which may be `never`; one batch has none."""
     if found is None or found.low is None or found.high is None:
-        return _value(found) + timed_margin(found)
+        return length(found.value if found else None) + timed_margin(found)
     if found.low == found.high:
-        return _value(found)
-    return f"{_value(found)} [{number(found.low)}, {number(found.high)}]"
+        return length(found.value)
+    return f"{length(found.value)} [{length(found.low)}, {length(found.high)}]"
+
+
+def _break_even(rows: Rows) -> Column:
+    found = [each.row.measures["break_even"] for each in rows]
+    return Column(
+        key="break_even",
+        header="ahead\nfrom\ntoken",
+        rank=2,
+        cells=list(map(break_even_text, found)),
+        short=[length(each.value if each else None) for each in found],
+        legend=AHEAD,
+    )
 
 
 def label_columns(headers: Sequence[str], rows: Rows) -> list[Column]:
@@ -160,10 +180,10 @@ def _headline(rows: Rows, name: str, example: Figure) -> Column:
 
 
 BYTES = (
-    "KV x less: full KV's bytes over those in fast memory to draft / over all held, the full copy included (below 1: "
-    "more than full KV)"
+    "KV x less: full KV's bytes over those needed in fast memory to draft / over all held, the full copy included (below "
+    "1: more than full KV)"
 )
-AHEAD = "ahead from: output tokens from which the cell has taken less time in all than full KV"
+AHEAD = "ahead from: output tokens from which the cell has taken less time in all"
 TO_END = "end to end: prefill and compression included"
 
 
@@ -173,8 +193,8 @@ def columns_of(rows: Rows) -> list[Column]:
     return [
         _text(rows, "n", "n", 1, lambda row: str(row.n)),
         *headline_columns(rows),
-        _text(rows, "kv_end", "KV x less,\nat end:\nfast/held", 0, lambda row: bytes_text(row.at_end), BYTES),
-        _text(rows, "kv_start", "at start:\nfast/held", 13, lambda row: bytes_text(row.at_start)),
+        _text(rows, "kv_end", "KV x less\nat end\nfast/held", 0, lambda row: bytes_text(row.at_end), BYTES),
+        _text(rows, "kv_start", "at start\nfast/held", 13, lambda row: bytes_text(row.at_start)),
         _estimated(rows, "kl_per_step", "KL/step\nnats", 1.2, _measure("kl")),
         _estimated(rows, "kl_at_end", "KL end\nnats", 10, _measure("kl_end")),
         _text(rows, "first_divergence", "first\nfork\ntoken", 7, _fork, "first fork: median, and share of n"),
@@ -185,15 +205,13 @@ def columns_of(rows: Rows) -> list[Column]:
             rows, "acceptance_unlooped", "of these\nnot\nlooped", 11, _measure("acceptance_unlooped"), "", _most
         ),
         _timed(rows, "tokens_per_s", "decode\ntokens/s", 5, _measure("tokens_per_s")),
-        _timed(rows, "speedup", "decode\nx full", 0, _measure("speedup")),
+        _timed(rows, "speedup", "decode\nspeed\nx full", 0, _measure("speedup")),
         _share(rows, "looped", "looped\n%", 0, _measure("looped")),
         _estimated(rows, "prefill_s", "prefill\ns", 9, _measure("prefill_s")),
-        _estimated(rows, "compress_s", "com-\npress\ns", 4, _measure("compress_s")),
+        _estimated(rows, "compress_s", "compress\ns", 4, _measure("compress_s")),
         _estimated(rows, "ttft_s", "first\ntoken\ns", 8, _measure("ttft_s")),
         _timed(rows, "end_to_end_tokens_per_s", "end to end\ntokens/s", 6, _measure("end_to_end_tokens_per_s")),
         _timed(rows, "end_to_end_speedup", "end to\nend\nx full", 0, _measure("end_to_end_speedup"), TO_END),
-        _text(
-            rows, "break_even", "ahead\nfrom\ntoken", 2, lambda row: break_even_text(row.measures["break_even"]), AHEAD
-        ),
+        _break_even(rows),
         _text(rows, "failed", "failed", 0 if failed else 14, lambda row: str(row.errors + row.missing)),
     ]

@@ -27,7 +27,7 @@ from vcbench.report.columns import Labelled, columns_of, label_columns
 from vcbench.report.differences import differences, exclusions
 from vcbench.report.flat import flat
 from vcbench.report.frame import csv_text, write_parquet
-from vcbench.report.table import fit, print_whole, signs
+from vcbench.report.table import fit, print_whole, say, signs
 from vcbench.scoring.document import figure_dict, headline, scored
 from vcbench.scoring.scores import Figure
 
@@ -110,22 +110,22 @@ def _print(compared: Sequence[Compared], notes: Sequence[str], console: Console)
     if not console.is_terminal and console.width == RICH_FALLBACK:
         console.width = PIPE_WIDTH
     for note in notes:
-        _say(console, f"note: {printable(note)}")
+        say(console, f"note: {printable(note)}")
     headers, rows = _rows(compared)
     fitted = fit([*label_columns(headers, rows), *columns_of(rows)], console)
     print_whole(console, fitted.table)
     if fitted.legend():
-        _say(console, fitted.legend(), style="dim")
+        say(console, fitted.legend(), style="dim")
     if fitted.hidden:
-        _say(console, f"not shown at this width, but by --csv: {', '.join(fitted.hidden)}")
+        say(console, f"not shown at this width, but by --csv: {', '.join(fitted.hidden)}")
     for problem in _problems(compared):
-        _say(console, f"! {printable(problem)}")
+        say(console, f"! {printable(problem)}")
     for each in compared:
         first, *more = _verdict(each, several=len(compared) > 1)
-        _say(console, first, style="bold green" if each.check.outcome == "PASS" else "bold red")
+        say(console, first, style="bold green" if each.check.outcome == "PASS" else "bold red")
         for line in more:
-            _say(console, f"  {line}")
-    _say(console, f"next: {_next(compared)}")
+            say(console, f"  {line}")
+    console.print(Text(f"next: {_next(compared)}"), soft_wrap=True)
 
 
 def _conditions(compared: Sequence[Compared]) -> list[str]:
@@ -142,10 +142,6 @@ def _conditions(compared: Sequence[Compared]) -> list[str]:
             for row in apart
         ]
     return notes
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style), soft_wrap=True)
 
 
 def _rows(compared: Sequence[Compared]) -> tuple[list[str], list[Labelled]]:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from vcbench.metrics.interval import Estimate
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import CellInfo, Run
 from vcbench.report.columns import number, percent, whole_percent
-from vcbench.report.table import STYLES, UNKNOWN, Column, fit, print_whole
+from vcbench.report.table import STYLES, UNKNOWN, Column, fit, print_whole, say
 from vcbench.scoring.paired import Difference, Verdict
 from vcbench.scoring.scores import Figure, Scores, Section, TaskScores, by_key
 from vcbench.tasks.base import Metric
@@ -44,14 +43,14 @@ def print_scores(run: Run, scores: Scores, console: Console, *, by: str | None =
     for task in newest_first(run, scores.tasks):
         requests = {request for wanted in task.asked.values() for request in wanted}
         excluded = f", {len(task.excluded)} excluded" if task.excluded else ""
-        _say(console, f"task {task.task}: {len(requests)} prompts{excluded}", style="bold")
+        say(console, f"task {task.task}: {len(requests)} prompts{excluded}", style="bold")
         for section in task.sections:
             if section.metrics:
                 _print_section(run, task, section, console, by)
             if section.missing:
-                _say(console, f"  {section.title}: {section.missing}")
+                say(console, f"  {section.title}: {section.missing}")
         for line in _remarks(task):
-            _say(console, line)
+            say(console, line)
 
 
 def newest_first(run: Run, tasks: Sequence[TaskScores]) -> list[TaskScores]:
@@ -62,15 +61,15 @@ def newest_first(run: Run, tasks: Sequence[TaskScores]) -> list[TaskScores]:
 
 def _print_section(run: Run, task: TaskScores, section: Section, console: Console, by: str | None) -> None:
     found = list(rows(run, task, section, by=by))
-    _say(console, section.title, style="italic")
+    say(console, section.title, style="italic")
     if not found:
-        _say(console, f"  no answer has a value{f' under meta key {by!r}' if by else ''}")
+        say(console, f"  no answer has a value{f' under meta key {by!r}' if by else ''}")
         return
     fitted = fit(_columns(found, by), console)
     print_whole(console, fitted.table)
-    _say(console, fitted.legend(), style="dim")
+    say(console, fitted.legend(), style="dim")
     if fitted.hidden:
-        _say(console, f"not shown at this width, but by --csv: {', '.join(fitted.hidden)}", style="dim")
+        say(console, f"not shown at this width, but by --csv: {', '.join(fitted.hidden)}", style="dim")
 
 
 Line = tuple[str, str, CellInfo | None, Figure | None]
@@ -255,7 +254,3 @@ def _flat(
         "verdict": str(found.verdict) if found else None,
         "more": found.more if found else None,
     }
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style), soft_wrap=True)

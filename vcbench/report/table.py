@@ -6,10 +6,12 @@ then labels wrap between words. What is unknown in every row takes no room at al
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -68,6 +70,24 @@ class Layout:
             for each, whole in zip(self.columns, self.whole, strict=True)
         ]
 
+    def widths(self) -> list[int]:
+        """What each column takes at least: a label that wraps, its longest word."""
+        return [
+            max(
+                (cell_len(part) for text in (each.header, *texts) for part in _parts(text, self.wraps(each))), default=1
+            )
+            for each, texts in zip(self.columns, self.texts(), strict=True)
+        ]
+
+    def wraps(self, column: Column) -> bool:
+        """Whether the column is broken between words."""
+        return self.wrap and column.label
+
+    def least_width(self) -> int:
+        """What the whole table takes at least."""
+        widths = self.widths()
+        return sum(widths) + (1 + self.padding) * (len(widths) - 1) + self.padding
+
     def without(self, column: Column) -> None:
         """Takes a column out."""
         index = self.columns.index(column)
@@ -101,10 +121,10 @@ def fit(columns: Sequence[Column], console: Console) -> Fitted:
     """The table of these columns, as wide as the console at most if that can be."""
     kept = [column for column in columns if not column.empty]
     layout = Layout(kept, [True] * len(kept))
-    while table_width(_table(layout), console) > console.width and _give_way(layout):
+    while layout.least_width() > console.width and _give_way(layout):
         pass
     hidden = [column.title for column in kept if column not in layout.columns]
-    return Fitted(_table(layout), layout.columns, hidden, layout.texts())
+    return Fitted(_table(layout, console.width), layout.columns, hidden, layout.texts())
 
 
 def _give_way(layout: Layout) -> bool:
@@ -138,8 +158,8 @@ def print_whole(console: Console, table: Table) -> None:
 
 
 def table_width(table: Table, console: Console) -> int:
-    """Columns of the screen that the table takes at least, with nothing cut and no word broken."""
-    return Measurement.get(console, console.options.update(width=UNBOUNDED, max_width=UNBOUNDED), table).minimum
+    """Columns of the screen that the table takes with nothing cut."""
+    return Measurement.get(console, console.options.update(width=UNBOUNDED, max_width=UNBOUNDED), table).maximum
 
 
 def bare_table(padding: int = 1) -> Table:
@@ -147,19 +167,34 @@ def bare_table(padding: int = 1) -> Table:
     return Table(box=box.SIMPLE_HEAD, padding=(0, padding, 0, 0), pad_edge=False, show_edge=False)
 
 
-def _table(layout: Layout) -> Table:
+def say(console: Console, text: str, style: str = "") -> None:
+    """A line of words; on a screen broken between words, in a file not at all."""
+    lines = textwrap.wrap(text, console.width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  ")
+    for line in lines if console.is_terminal else [text]:
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _parts(text: str, wraps: bool) -> list[str]:
+    shown = printable(text, newlines=True)
+    return shown.split() if wraps else shown.split("\n")
+
+
+def _table(layout: Layout, screen: int) -> Table:
     table = bare_table(layout.padding)
-    texts = layout.texts()
-    for column, shown in zip(layout.columns, texts, strict=True):
-        wraps = column.label and layout.wrap
-        width = max((len(word) for text in shown for word in printable(text).split()), default=1)
+    texts, least = layout.texts(), layout.widths()
+    room = max(0, screen - layout.least_width())
+    for column, shown, width in zip(layout.columns, texts, least, strict=True):
+        if layout.wraps(column):
+            whole = max(cell_len(printable(text)) for text in (column.header, *shown))
+            given = min(room, whole - width)
+            width, room = width + given, room - given
         table.add_column(
             column.header,
             justify="left" if column.label else "right",
-            no_wrap=not wraps,
+            no_wrap=not layout.wraps(column),
             overflow="fold",
             vertical="bottom",
-            min_width=width if wraps else None,
+            width=width,
         )
     for row in range(len(texts[0]) if texts else 0):
         table.add_row(
