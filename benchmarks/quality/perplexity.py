@@ -29,14 +29,14 @@ from torch import Tensor
 from vcbench.calibration.base import Calibration
 from vcbench.calibration.store import find_calibration
 from vcbench.compressors.kvquant import KVQuant, KVQuantOptions
-from vcbench.engine.cache import KVCache
-from vcbench.engine.decoder import Block, Decoder, Prefill
-from vcbench.engine.frames import Kind
-from vcbench.engine.kernels.attention import BLOCK
-from vcbench.engine.nonuniform import Codebooks, as_stored
-from vcbench.engine.nonuniform_cache import NonuniformCache
-from vcbench.engine.quantised import QuantisedCache
-from vcbench.engine.scheme import Scheme
+from vcbench.engine.codes.codebook import Codebooks, as_stored
+from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.frames import Kind
+from vcbench.engine.codes.quantised import QuantisedCache
+from vcbench.engine.codes.scheme import Scheme
+from vcbench.engine.kernels.cpu.exact.attention import BLOCK
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.model.decoder import Block, Decoder, Prefill
 from vcbench.metrics.interval import Estimate, mean
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.tasks.stdlib import ENTRIES, read_document

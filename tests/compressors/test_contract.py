@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.compressors import examples, tiny
 from tests.compressors.examples import ARCHITECTURE, append, attended, every_method, make, state
-from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.decoder import Block
-from vcbench.engine.stores import PagedStore
+from vcbench.engine.kv.cache import FullCache, KVCache
+from vcbench.engine.kv.stores import PagedStore
+from vcbench.engine.model.decoder import Block
 
 Method = tuple[str, Any]
 PROMPT = 150
@@ -265,7 +265,7 @@ DROPPING = {
     for name, method in METHODS.items()
     if kind(method) in ("drop", "none") and getattr(method[1], "positions", "original") == "original"
 }
-"""Keys of re-indexed positions are turned anew; `tests/engine/test_reindexed.py` holds them against the text."""
+"""Keys of re-indexed positions are turned anew; `tests/engine/kv/test_reindexed.py` holds them against the text."""
 
 
 @pytest.mark.parametrize("method", DROPPING.values(), ids=DROPPING)

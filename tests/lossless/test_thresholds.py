@@ -13,8 +13,8 @@ from tests.records.samples import FULL, LOSSY, NAMES, OUTPUT, VERI, Sample, batc
 from vcbench.errors import UsageError
 from vcbench.lossless.baseline import compare_with_baseline
 from vcbench.lossless.check import check_loaded
-from vcbench.lossless.result import CheckResult
-from vcbench.lossless.thresholds import Finding, evaluate, parse_fail_on, samples_to_decide
+from vcbench.lossless.outcome import CheckResult, Finding
+from vcbench.lossless.thresholds import evaluate, parse_fail_on, samples_to_decide
 from vcbench.metrics.interval import paired_margin
 from vcbench.metrics.measures import MEASURES
 from vcbench.records.reader import Run, load_run
@@ -197,7 +197,10 @@ def test_only_the_same_prompts_are_paired(tmp_path: Path) -> None:
     (finding,) = against(tmp_path, Sample(), Sample(names=NAMES[:2]), "acceptance<1").values()
     assert finding.n == 2
     (finding,) = against(tmp_path / "none", Sample(), Sample(names=("x", "y")), "acceptance<1").values()
-    assert (finding.outcome, finding.detail) == ("inconclusive", "the baseline has no such cell with these requests")
+    assert (finding.outcome, finding.detail) == (
+        "inconclusive",
+        "the baseline's cell has no such request with these figures",
+    )
 
 
 def test_other_settings_and_other_hardware_decide_nothing(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from tests.engine.scripted import VOCABULARY, Distort, decode, prefilled
+from tests.engine.decoding.scripted import VOCABULARY, Distort, decode, prefilled
 from vcbench.config.sampling import Sampling
-from vcbench.engine.selection import Selector
+from vcbench.engine.sampling.selector import Selector
 from vcbench.engine.types import Request
 from vcbench.metrics.divergence import cumulative, kl_per_step
 

@@ -15,7 +15,7 @@ SHARE, MEAN = Metric(name="m", summary=""), Metric(name="m", summary="", kind="m
     ("metric", "found", "text"),
     [
         (MEAN, mean([0.5, 0.5]), "0.500"),
-        (MEAN, Estimate(value=0.25, low=0.125, high=0.5, n=3), "0.250 [0.13, 0.50]"),
+        (MEAN, Estimate(value=0.25, low=0.125, high=0.5, n=3), "0.250 [0.12, 0.50]"),
         (MEAN, Estimate(value=0.25, low=None, high=None, n=1), "0.250"),
         (MEAN, None, "-"),
         (SHARE, pooled("share", [(0.0, 1.0)] * 4), "0 % [0, 60]"),

@@ -21,11 +21,11 @@ from vcbench.cli.main import app
 from vcbench.config.load import dump_config
 from vcbench.config.options import build_options
 from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, MetricsConfig, RunConfig, TaskConfig
-from vcbench.engine.decoder import Decoder
+from vcbench.engine.model.decoder import Decoder
 from vcbench.errors import ConfigError, RecordError
+from vcbench.forensics.tiny import tiny_config
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
-from vcbench.runners.tiny import tiny_config
 
 MAX_TOKENS = 24
 CELLS = (
@@ -302,7 +302,7 @@ def test_compression_that_never_happened_is_visible(config: RunConfig, monkeypat
 
 def copy_of(cache: Any) -> Any:
     """A second full cache with the same entries."""
-    from vcbench.engine.cache import FullCache
+    from vcbench.engine.kv.cache import FullCache
 
     twin = FullCache(cache.shape)
     twin.store.reserve(cache.tokens)

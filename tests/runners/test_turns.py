@@ -14,10 +14,10 @@ from rich.console import Console
 from vcbench import registry
 from vcbench.config.schema import CellConfig, MetricsConfig, RunConfig
 from vcbench.errors import RecordError
+from vcbench.forensics.tiny import tiny_config
 from vcbench.lossless.check import check_run
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
-from vcbench.runners.tiny import tiny_config
 from vcbench.tasks.base import Answer, Prompt, PromptTokenizer, follow_up_id
 from vcbench.tasks.trace import TraceTask
 

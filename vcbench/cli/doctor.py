@@ -100,7 +100,7 @@ def _exactness() -> str:
     import torch
 
     from vcbench.engine.environment import set_threads
-    from vcbench.engine.linear import PROBE_ROWS, BlockedLinear, rows_agree
+    from vcbench.engine.model.linear import PROBE_ROWS, BlockedLinear, rows_agree
 
     threads = set_threads(0)
     generator = torch.Generator().manual_seed(0)

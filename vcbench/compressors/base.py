@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from vcbench.calibration.base import Calibration, CalibrationNeed, Fit
-from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.decoder import Decoder, Instruct, Prefill
-from vcbench.engine.kept import KeptCache
-from vcbench.engine.observe import Statistic
+from vcbench.engine.kv.cache import FullCache, KVCache
+from vcbench.engine.kv.kept import KeptCache
+from vcbench.engine.model.decoder import Decoder, Instruct, Prefill
+from vcbench.engine.model.observe import Statistic
 from vcbench.models.architecture import Architecture
 from vcbench.models.progress import Progress, silent
 

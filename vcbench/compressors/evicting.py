@@ -10,10 +10,10 @@ from torch import Tensor
 
 from vcbench.calibration.base import Calibration
 from vcbench.compressors.base import BudgetCompressor, BudgetOptions, top_positions
-from vcbench.engine.cache import KVCache
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.evicting import EvictingCache, EvictionRule
-from vcbench.engine.kept import KeptCache
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.evicting import EvictingCache, EvictionRule
+from vcbench.engine.kv.kept import KeptCache
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 
 _SCORE_BYTES = 4

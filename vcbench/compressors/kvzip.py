@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from vcbench.compressors.base import CompressorOptions, DroppingCompressor, check_factor, top_positions
-from vcbench.engine.cache import EntryCache, KVCache
-from vcbench.engine.columns import Columns, Range, attention_by_column
-from vcbench.engine.decoder import Decoder, Prefill
-from vcbench.engine.kept import KeptCache
-from vcbench.engine.observe import LayerRows
-from vcbench.engine.ragged import RaggedCache
+from vcbench.engine.attention.key_shares import Columns, Range, attention_by_column
+from vcbench.engine.kv.cache import EntryCache, KVCache
+from vcbench.engine.kv.kept import KeptCache
+from vcbench.engine.kv.ragged import RaggedCache
+from vcbench.engine.model.decoder import Decoder, Prefill
+from vcbench.engine.model.observe import LayerRows
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 

@@ -9,9 +9,9 @@ import torch
 
 from vcbench.compressors.base import Compressor, top_positions
 from vcbench.compressors.snapkv import SnapKV, SnapKVOptions, kept_tokens
-from vcbench.engine.cache import KVCache
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.ragged import RaggedCache
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.ragged import RaggedCache
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from vcbench.errors import UsageError
 from vcbench.lossless.answers import SETTINGS, settings_of_run
-from vcbench.lossless.thresholds import Finding, Outcome, Threshold, figure, finite, needed
+from vcbench.lossless.outcome import Finding, Outcome
+from vcbench.lossless.thresholds import Threshold, figure, finite, needed
 from vcbench.metrics.conditions import differing_conditions
 from vcbench.metrics.interval import paired_margin, samples_to_decide
 from vcbench.metrics.measures import MEASURES, Measure, Samples, samples_of

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from vcbench.config.schema import ModelConfig
 from vcbench.errors import ModelError
 from vcbench.models import cache, catalog
 from vcbench.models.architecture import Architecture
+from vcbench.models.files import read_json
 from vcbench.models.hf_config import parse_architecture, token_ids
 from vcbench.models.safetensors_header import weight_files
 
@@ -26,7 +26,7 @@ class ModelFiles:
     """A model that is complete on this machine.
 
     `revision` is the hub commit, or the source of a catalogue model; None for a local directory. `stop_ids` merges
-    those of generation_config.json and config.json.
+    those of generation_config.json and config.json. `template`: what its chat template is told beside the messages.
     """
 
     id: str
@@ -35,6 +35,7 @@ class ModelFiles:
     architecture: Architecture
     weights_sha256: str
     stop_ids: frozenset[int]
+    template: Mapping[str, Any] = field(default_factory=dict)
 
 
 def resolve_model(model: ModelConfig) -> ModelFiles:
@@ -59,6 +60,7 @@ def resolve_model(model: ModelConfig) -> ModelFiles:
         architecture=architecture,
         weights_sha256=_hash(path),
         stop_ids=stop_ids,
+        template=model.template,
     )
 
 
@@ -94,21 +96,6 @@ def find_in_hub_cache(model_id: str, revision: str | None) -> Path | None:
     except (LocalEntryNotFoundError, HFValidationError):
         return None
     return path if (path / "config.json").is_file() else None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises ModelError if it is absent, unreadable or something else."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path.parent} has no {path.name}; expected a Hugging Face model directory") from None
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON ({error}); fetch the model again") from error
-    if not isinstance(value, Mapping):
-        raise ModelError(f"{path} holds {type(value).__name__}, expected an object; fetch the model again")
-    return dict(value)
 
 
 def _locate(model: ModelConfig) -> tuple[Path, str | None]:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 SCHEMA_VERSION = 3
 READABLE = (1, 2, 3)
-"""Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines; 1 and 2 do not
-say what each request's prefill and compression took, nor how busy the machine was."""
+"""Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines. What schema 3 adds
+is None, or no key of `timing`, in lines of before, which means unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,8 @@ class RequestLine:
     token_ids: list[int]
     text: str
     finish_reason: str
+    thinking_tokens: int | None = None
+    """How many of the output's tokens are thoughts and their tags, which `text` holds too."""
     error: str | None = None
     drafted: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)

@@ -180,8 +180,8 @@ def _headline(rows: Rows, name: str, example: Figure) -> Column:
 
 
 BYTES = (
-    "KV x less: full KV's bytes over those needed in fast memory to draft / over all held, the full copy included (below "
-    "1: more than full KV)"
+    "KV x less: full KV's bytes over those needed in fast memory to draft / over all held, the full copy included "
+    "(below 1: more than full KV)"
 )
 AHEAD = "ahead from: output tokens from which the cell has taken less time in all"
 TO_END = "end to end: prefill and compression included"

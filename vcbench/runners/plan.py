@@ -146,6 +146,7 @@ def cell_id(
         "tokenizer": identity.tokenizer_sha256,
         "architecture": identity.architecture_sha256,
         "stop_ids": list(identity.stop_ids),
+        "template": dict(config.model.template),
         "dtype": identity.dtype,
         "device": identity.device,
         "code": identity.code_sha256,

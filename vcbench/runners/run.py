@@ -13,12 +13,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from vcbench.backends.bundled.compiling import announced
+from vcbench.backends.bundled.divergences import Divergences
+from vcbench.backends.bundled.warmup import warm_up
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
-from vcbench.engine.cells import Prefilled, RunCell, run_cell
-from vcbench.engine.decoder import Decoder
+from vcbench.engine.decoding.session import Prefilled, RunCell, run_cell
+from vcbench.engine.decoding.stopping import check_request
 from vcbench.engine.environment import set_threads
-from vcbench.engine.stopping import check_request
+from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RequestError
 from vcbench.models.instruction import InstructionWriter
@@ -26,14 +29,11 @@ from vcbench.models.tokenizer import TextStream
 from vcbench.records.schema import PromptLine, RequestLine
 from vcbench.records.store import RunDirectory
 from vcbench.runners import recording
-from vcbench.runners.compiling import announced
 from vcbench.runners.directory import open_run
-from vcbench.runners.divergences import Divergences
 from vcbench.runners.neighbours import Neighbours
 from vcbench.runners.plan import Cell
 from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor, prepare
 from vcbench.runners.turns import Turns
-from vcbench.runners.warmup import warm_up
 from vcbench.tasks.base import Prompt
 
 

@@ -14,9 +14,9 @@ from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
-from vcbench.engine.cells import CellSetup
-from vcbench.engine.decoder import Decoder
-from vcbench.engine.load import load_decoder
+from vcbench.engine.decoding.session import CellSetup
+from vcbench.engine.model.decoder import Decoder
+from vcbench.engine.model.load import load_decoder
 from vcbench.engine.types import Request
 from vcbench.errors import TaskError
 from vcbench.models.store import ModelFiles, resolve_model

@@ -27,6 +27,7 @@ class Turns:
         self.lines: dict[tuple[str, str, str], TurnLine] = {}
         self.answers: dict[tuple[str, str, str], Answer] = {}
         self.asked: dict[tuple[str, str], set[str]] = {}
+        self.tails: dict[tuple[str, str], str] = {}
 
     def note(self, line: Line) -> None:
         """Remembers a line of the records, whether of this process or of an earlier one."""
@@ -34,6 +35,7 @@ class Turns:
             return
         match line:
             case PromptLine():
+                self.tails[line.task, line.request] = line.tail
                 self.prompts[line.task, line.request] = Prompt(
                     id=line.request,
                     ids=tuple(line.prompt_ids),
@@ -43,7 +45,10 @@ class Turns:
                 )
             case RequestLine() if line.finish_reason != "error":
                 self.answers[line.cell, line.task, line.request] = Answer(
-                    text=line.text, token_ids=line.token_ids, finish_reason=line.finish_reason
+                    text=line.text,
+                    token_ids=line.token_ids,
+                    finish_reason=line.finish_reason,
+                    prompt_tail=self.tails.get((line.task, line.request), ""),
                 )
             case TurnLine():
                 self.lines[line.cell, line.task, line.request] = line

@@ -6,13 +6,14 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from vcbench.errors import TaskError
 from vcbench.metrics.interval import Better, Kind
 from vcbench.records.codec import plain
+from vcbench.tasks.reasoning import split
 
 
 class PromptTokenizer(Protocol):
@@ -104,11 +105,24 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One arm's answer. `text` has no closing stop token, but other special tokens (of tool calls) are in it."""
+    """One arm's answer, made of the text of its whole output; what it thinks before is no part of `text`.
+
+    So no task has to take thoughts out, and none can forget it. `text` has no closing stop token, but other special
+    tokens (of tool calls) are in it; it is empty where a thought did not end (`thought_ended`). `written` is the whole
+    output. `prompt_tail`: the prompt's last characters, which show whether the template opened a thought.
+    """
 
     text: str
     token_ids: Sequence[int]
     finish_reason: str
+    prompt_tail: InitVar[str] = ""
+    written: str = field(init=False)
+    thought_ended: bool = field(init=False)
+
+    def __post_init__(self, prompt_tail: str) -> None:
+        parts = split(self.text, prompt_tail=prompt_tail)
+        for name, value in (("written", self.text), ("text", parts.answer), ("thought_ended", parts.closed)):
+            object.__setattr__(self, name, value)
 
 
 class Task(ABC):
