@@ -310,3 +310,37 @@ def test_pages_are_the_store_under_test() -> None:
     full, _ = compressed(("none", examples.example_options("none")[0]))
 
     assert isinstance(full.store, PagedStore)
+
+
+@methods
+@pytest.mark.parametrize("tokens", [1, 63, PROMPT])
+def test_a_copy_is_the_same_cache_and_another_one(method: Method, tokens: int) -> None:
+    """Bit for bit where both go on; and what becomes of one never shows in the other."""
+    full, cache = compressed(method, tokens)
+    attended(cache)  # a cache that has been read may hold addresses
+    before, held = state(cache), examples.held_bytes(cache)
+    twin = cache.fork()
+
+    assert twin is not None, "the draft caches of vcbench's own methods can be copied"
+    assert type(twin) is type(cache)
+    assert (state(twin), examples.held_bytes(twin), twin.nbytes()) == (before, held, cache.nbytes())
+    for round_ in range(3):
+        append(twin, 40, seed=round_)
+        twin.commit(33)
+    assert state(cache) == before
+    later = state(twin)
+    for round_ in range(3):
+        append(cache, 40, seed=round_)
+        cache.commit(33)
+    assert state(cache) == state(twin) == later
+    assert full.tokens == full.committed == tokens
+
+
+def test_a_cache_that_does_not_say_it_can_be_copied_is_not() -> None:
+    """Addresses that a package of its own keeps in its cache would be those of the other."""
+
+    class Own(KVCache):
+        write = attend = materialize = nbytes = None  # type: ignore[assignment]
+
+    Own.__abstractmethods__ = frozenset()
+    assert Own(examples.snapshot(METHODS["none"], 1).cache.shape).fork() is None

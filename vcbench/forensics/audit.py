@@ -17,8 +17,9 @@ from rich.progress import track
 
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import ModelConfig, RunConfig
+from vcbench.engine.decoding.forcing import force
 from vcbench.engine.environment import set_threads
-from vcbench.engine.model.decoder import Block, Decoder
+from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.sampling.selector import Selector
 from vcbench.engine.types import Request
 from vcbench.errors import InexactError, UsageError
@@ -107,11 +108,8 @@ class Auditor:
     def _forced(self, prompt: Sequence[int], output: Sequence[int], selector: Selector | None) -> list[Row]:
         prefill = self.decoder.prefill(prompt, chunk=CHUNK)
         rows = self._inspect(prefill.first_logits[None].cpu().numpy(), output, 0, selector)
-        for start in range(0, len(output) - 1, ROWS):
-            fed = list(output[start:-1][:ROWS])
-            logits = self.decoder.forward([Block(prefill.cache, fed)]).cpu().numpy()
-            prefill.cache.commit(len(fed))
-            rows += self._inspect(logits, output, start + 1, selector)
+        for forced in force(self.decoder, {"": prefill.cache}, {"": output[:-1]}, rows=ROWS):
+            rows += self._inspect(forced.logits.cpu().numpy(), output, forced.first + 1, selector)
         return rows
 
     def _inspect(

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vcbench.compressors.none import NoCompression, NoneOptions
+from vcbench.engine.decoding.forcing import force
 from vcbench.engine.decoding.levels import CacheLevel
 from vcbench.engine.decoding.progress import Progress
 from vcbench.engine.decoding.session import CellSetup
 from vcbench.engine.kv.cache import KVCache
-from vcbench.engine.model.decoder import Block, Decoder
+from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation
 from vcbench.forensics.replay import Decoded, Replay
 from vcbench.lossless.audit import with_logits
@@ -142,13 +143,14 @@ class Ladder:
         progress = Progress(snapshot.request)
         if not progress.selector.takes_best:
             return Outcome(None, "the tokens are not chosen by the logits alone")
-        for start in range(0, min(self.reach, len(output) - 1), width):
-            fed = list(output[start:-1][:width])
-            choices = self.replay.decoder.rows.arg_max(self.replay.decoder.forward([Block(cache, fed)]))
-            cache.commit(len(fed))
-            wrong = first_divergence(output[start + 1 : start + 1 + len(fed)], choices)
+        # The block that holds the last row of interest is a whole one: its width is what is tried.
+        reached = min(self.reach, len(output) - 1)
+        fed = output[: min(-(-reached // width) * width, len(output) - 1)]
+        for forced in force(self.replay.decoder, {self.name: cache}, {self.name: fed}, rows=width):
+            choices = self.replay.decoder.rows.arg_max(forced.logits)
+            wrong = first_divergence(output[forced.first + 1 : forced.first + 1 + len(choices)], choices)
             if wrong is not None:
-                wrong += start + 1
+                wrong += forced.first + 1
                 break
         cache.rewind(len(snapshot.request.prompt_ids))
         found = wrong is not None and wrong <= self.reach

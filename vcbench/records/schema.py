@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SCHEMA_VERSION = 3
+TOP_TOKENS = 5
+"""How many best tokens `top5_overlap` compares."""
 READABLE = (1, 2, 3)
 """Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines. What schema 3 adds
 is None, or no key of `timing`, in lines of before, which means unknown."""
@@ -82,6 +84,8 @@ class TurnLine:
     request: str
     follow_up: str | None
     """The request that this cell is asked next; None where the conversation ends."""
+    not_asked: str | None = None
+    """Why the request that would have been next is not asked, such as a prompt over the model's context."""
     timing: dict[str, float] = field(default_factory=dict)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,48 +19,23 @@ from vcbench.engine.decoding.session import Prefilled, RunCell
 from vcbench.engine.decoding.teacher_forced import Divergence, measure_divergence, same_logits, unknown_steps
 from vcbench.engine.model.decoder import Decoder
 from vcbench.models.tokenizer import TextStream
-from vcbench.records.schema import DivergenceLine, Line, RequestLine
-from vcbench.records.store import RunDirectory
+from vcbench.records.schema import RequestLine
 from vcbench.runners import recording
+from vcbench.runners.agenda import Agenda
 from vcbench.runners.plan import Cell
-from vcbench.runners.setup import Workbench, cell_setup, make_compressor
+from vcbench.runners.setup import cell_setup, make_compressor
 from vcbench.tasks.base import Prompt
 
 Batch = Sequence[tuple[Prompt, Prefilled]]
 Rows = NDArray[np.float32]
-ARMS = ("lossy", "vericache")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Divergences:
-    """What of a run is measured and what is still owed."""
+    """Measures what a run's agenda owes."""
 
-    bench: Workbench
-    directory: RunDirectory
+    agenda: Agenda
     engine: RunCell
-    done: set[tuple[str, str, str]] = field(default_factory=set)
-    answers: dict[tuple[str, str, str], RequestLine] = field(default_factory=dict)
-
-    def note(self, line: Line) -> None:
-        """Remembers a line of the records, whether of this process or of an earlier one."""
-        match line:
-            case RequestLine():
-                self.answers[line.cell, line.task, line.request] = line
-            case DivergenceLine():
-                self.done.add((line.cell, line.task, line.request))
-
-    def owed(self, cell: Cell, prompt: Prompt, asked: Sequence[Cell]) -> bool:
-        """Whether a divergence is wanted and can still be had: full KV must be asked too, and neither have failed."""
-        key = (cell.id, cell.task.name, prompt.id)
-        if not self.bench.config.metrics.divergence or cell.config.arm not in ARMS or key in self.done:
-            return False
-        full = self._full(cell)
-        lines = [self.answers.get((each.id, *key[1:])) for each in (full, cell)]
-        return full in asked and cell in asked and all(line is None or line.finish_reason != "error" for line in lines)
-
-    def answered(self, cell: Cell, prompt: Prompt) -> bool:
-        """Whether the answers that are compared have been recorded; a broken engine may leave one out."""
-        return all((each.id, cell.task.name, prompt.id) in self.answers for each in (self._full(cell), cell))
 
     def measure(self, decoder: Decoder, cell: Cell, batch: Batch, todo: Batch) -> None:
         """Measures and records the prompts of `todo`; `batch` are all that the cell decoded together."""
@@ -69,18 +44,18 @@ class Divergences:
         if cell.config.arm == "lossy" and (compressor := make_compressor(cell)) is not None:
             outputs = {prompt.id: self._line(self._full(cell), prompt).token_ids for prompt, _ in todo}
             snapshots = [snapshot for _, snapshot in todo]
-            found = measure_divergence(decoder, compressor, snapshots, outputs, seed=self.bench.config.seed)
+            found = measure_divergence(decoder, compressor, snapshots, outputs, seed=self.agenda.bench.config.seed)
         seconds = (time.perf_counter() - started) / len(todo)
         for prompt, _ in todo:
-            line = recording.divergence_line(cell, prompt.id, found[prompt.id], seconds)
-            self.directory.append(line)
-            self.note(line)
+            self.agenda.ledger.append(recording.divergence_line(cell, prompt.id, found[prompt.id], seconds))
 
     def _full(self, cell: Cell) -> Cell:
-        return self.bench.plan.of_task(cell.task.name)[0]
+        full = self.agenda.full(cell)
+        assert full is not None, "nothing is measured without full KV"
+        return full
 
     def _line(self, cell: Cell, prompt: Prompt) -> RequestLine:
-        return self.answers[cell.id, cell.task.name, prompt.id]
+        return self.agenda.ledger.answers[cell.id, cell.task.name, prompt.id]
 
     def _verified(self, decoder: Decoder, cell: Cell, batch: Batch, todo: Batch) -> dict[str, Divergence]:
         full = self._full(cell)
@@ -115,10 +90,10 @@ class Divergences:
         """Decodes a batch once more, the engine's faults included, and shows every committed row of logits."""
         self.engine(
             decoder,
-            cell_setup(cell, self.bench.config),
+            cell_setup(cell, self.agenda.bench.config),
             snapshots,
             on_end=lambda generation: None,
-            stream=lambda: TextStream(self.bench.tokenizer),
+            stream=lambda: TextStream(self.agenda.bench.tokenizer),
             observe=observe,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ class NonuniformCache(KVCache):
     are held exactly beside their codes. Keys are coded as they were before their rotary embedding, which is done again
     on reading with the decoder's own tables.
     """
+
+    constants: ClassVar[tuple[str, ...] | None] = ("books", "rope", "k_offsets", "k_ranges")
 
     def __init__(self, shape: KVShape, books: Codebooks, rope: RopeTable, sinks: int) -> None:
         super().__init__(shape)

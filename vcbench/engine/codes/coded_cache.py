@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ class CodedCache(KVCache):
     k_codes: [L, Hk, blocks, D, bytes], k_steps: [L, Hk, groups, D] (channel) or [L, Hk, blocks, 64] (token); for Hk and
     D what the frame codes keys as. v_codes: [L, Hk, blocks, 64, bytes], v_steps: [L, Hk, blocks * 64, groups].
     """
+
+    constants: ClassVar[tuple[str, ...] | None] = ("scheme", "coder", "frame")
 
     def __init__(self, shape: KVShape, scheme: Scheme, coder: Coder | None, frame: Frame | None) -> None:
         """The coder's bits are the scheme's; a uniform one if not given."""

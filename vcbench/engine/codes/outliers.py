@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -26,6 +28,10 @@ class Outliers:
         )
 
         self._addresses: NDArray[np.int64] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the addresses, which are those of these tensors and not of a copy's."""
+        return {**self.__dict__, "_addresses": None}
 
     def append(self, layer: int, tiles: Tensor, marked: Tensor) -> None:
         """Appends the marked numbers of further blocks, which have at most 32,768 each.

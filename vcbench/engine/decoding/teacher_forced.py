@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vcbench.engine.decoding.distributions import compare_steps
+from vcbench.engine.decoding.forcing import force
 from vcbench.engine.decoding.session import Compress, Prefilled, seed_of
-from vcbench.engine.kv.cache import KVCache
-from vcbench.engine.model.decoder import Block, Decoder
-from vcbench.metrics.divergence import TOP, compare_steps
+from vcbench.engine.model.decoder import Decoder
+from vcbench.records.schema import TOP_TOKENS
 
 REFERENCE_ROWS = 64
 """Steps whose full-KV logits are held at a time."""
@@ -25,7 +26,7 @@ output equals full KV's bit for bit, so that all differences are 0. verify logit
 
 @dataclass(slots=True)
 class Divergence:
-    """Both distributions compared at each step after the first; see `metrics.divergence.Steps`.
+    """Both distributions compared at each step after the first; see `distributions.Steps`.
 
     The first token is left out: it comes from the prefill, which both share. None where logits are not finite.
     """
@@ -57,7 +58,9 @@ class Divergence:
 
 def same_logits(steps: int) -> Divergence:
     """The divergence of an output whose logits are full KV's bit for bit; log-probabilities are not known from that."""
-    return Divergence(kl=[0.0] * steps, top1_agree=[True] * steps, top5_overlap=[TOP] * steps, basis="same logits")
+    return Divergence(
+        kl=[0.0] * steps, top1_agree=[True] * steps, top5_overlap=[TOP_TOKENS] * steps, basis="same logits"
+    )
 
 
 def unknown_steps(steps: int) -> Divergence:
@@ -87,35 +90,14 @@ def measure_divergence(
     steps = max((len(outputs[key]) - 1 for key in fulls), default=0)
     for start in range(0, steps, REFERENCE_ROWS):
         parts = {key: list(outputs[key][start:-1][:REFERENCE_ROWS]) for key in fulls}
-        parts = {key: ids for key, ids in parts.items() if ids}
-        logits = decoder.forward([Block(fulls[key], ids) for key, ids in parts.items()]).cpu().numpy()
-        reference, row = {}, 0
-        for key, ids in parts.items():
-            fulls[key].commit(len(ids))
-            reference[key] = logits[row : row + len(ids)]
-            row += len(ids)
-        for key, first, lossy in _lossy_rows(decoder, drafts, parts):
-            last = first + len(lossy)
-            result[key].add(reference[key][first:last], lossy, outputs[key][start + first + 1 : start + last + 1])
+        reference = {rows.key: rows.logits.cpu().numpy() for rows in force(decoder, fulls, parts)}
+        for rows in force(decoder, drafts, parts):
+            last = rows.first + len(rows.logits)
+            following = outputs[rows.key][start + rows.first + 1 : start + last + 1]
+            result[rows.key].add(reference[rows.key][rows.first : last], rows.logits.cpu().numpy(), following)
     for item in batch:
         item.prefill.cache.rewind(len(item.request.prompt_ids))
     return result
-
-
-def _lossy_rows(
-    decoder: Decoder, drafts: Mapping[str, KVCache], parts: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[str, int, NDArray[np.float32]]]:
-    """(request, index of its first row in the part, logits) until every part has been forced through."""
-    done = dict.fromkeys(parts, 0)
-    while going := [key for key, ids in parts.items() if done[key] < len(ids)]:
-        pieces = {key: parts[key][done[key] : done[key] + drafts[key].horizon()] for key in going}
-        logits = decoder.forward([Block(drafts[key], ids) for key, ids in pieces.items()]).cpu().numpy()
-        row = 0
-        for key, ids in pieces.items():
-            drafts[key].commit(len(ids))
-            yield key, done[key], logits[row : row + len(ids)]
-            row += len(ids)
-            done[key] += len(ids)
 
 
 def _known(values: NDArray[np.float64]) -> list[float | None]:

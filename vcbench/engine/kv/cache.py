@@ -6,9 +6,10 @@ last layer. They stay uncommitted until `commit`, and `roll_back` forgets them.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -33,6 +34,9 @@ class KVCache(ABC):
 
     needs_queries = False
     """Whether committing uses the queries of the verified tokens, which the full cache must then log."""
+    constants: ClassVar[tuple[str, ...] | None] = None
+    """Attributes that nothing changes once a prompt is compressed, so that copies share them; None: no copy can be had,
+    as of a cache that holds addresses of its own tensors and does not find them anew."""
 
     def __init__(self, shape: KVShape, tokens: int = 0) -> None:
         self.shape = shape
@@ -63,6 +67,16 @@ class KVCache(ABC):
         No row's bits depend on what else is joined.
         """
         return None
+
+    def fork(self) -> Self | None:
+        """A second cache in the same state; what becomes of one does not show in the other. None if none can be had.
+
+        Cost: a copy of the bytes held.
+        """
+        if self.constants is None:
+            return None
+        shared = (self.shape, *(getattr(self, name) for name in self.constants))
+        return copy.deepcopy(self, {id(one): one for one in shared})
 
     def advance(self, count: int) -> None:
         """Counts the tokens written by a complete forward pass."""
@@ -111,6 +125,8 @@ class PagedCache(KVCache):
 
 class EntryCache(PagedCache):
     """A cache whose attention runs over entries 0, 1, 2, ... of one exact store, uncommitted tokens last."""
+
+    constants: ClassVar[tuple[str, ...] | None] = ()
 
     def __init__(self, shape: KVShape, tokens: int = 0, store: ExactStore | None = None) -> None:
         super().__init__(shape, tokens)

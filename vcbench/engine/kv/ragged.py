@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -39,6 +40,8 @@ class Part:
 
 class RaggedCache(PagedCache):
     """Chosen prompt entries, then the tokens generated since; keys keep the rotation of their original position."""
+
+    constants: ClassVar[tuple[str, ...] | None] = ()
 
     def __init__(self, shape: KVShape, prompt: int, layers: Sequence[Sequence[Tensor]]) -> None:
         """layers: for each layer its parts in order of heads, each the positions [heads, kept]."""
@@ -87,6 +90,10 @@ class RaggedCache(PagedCache):
         rows.spans[:, TOKENS] = count
         rows.spans[:, VISIBLE] += since
         return rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the rows, whose addresses are those of this cache's pages."""
+        return {**self.__dict__, "_rows": None}
 
     def _first_rows(self) -> PageRows:
         """The row that follows the prompt over every part, with all pages that there are."""

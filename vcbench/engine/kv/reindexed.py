@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,8 @@ class ReindexedCache(WindowCache):
     same either way: only the sinks move up, by as many positions as tokens were evicted. Their keys are kept as they
     were before the rotary embedding and turned anew when that number changes, which it does at commits.
     """
+
+    constants: ClassVar[tuple[str, ...] | None] = ("_rope",)
 
     def __init__(self, shape: KVShape, sinks: int, window: int, rope: RopeTable) -> None:
         super().__init__(shape, sinks, window)

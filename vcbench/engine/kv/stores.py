@@ -112,6 +112,14 @@ class PagedStore(ExactStore):
         self._table = np.empty(0, np.int64)
         self._head_bytes = self.width * attention.BLOCK * 4
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy's pages lie elsewhere."""
+        self.__dict__.update(state)
+        self._find_pages()
+
+    def _find_pages(self) -> None:
+        self._table = np.array([page.data_ptr() for page in self._pages], np.int64)
+
     def _offsets(self, layer: int) -> tuple[int, int]:
         per_kind = self.shape.n_kv_heads * self._head_bytes
         return 2 * layer * per_kind, (2 * layer + 1) * per_kind
@@ -122,7 +130,7 @@ class PagedStore(ExactStore):
             return
         size = (self.shape.n_layers, 2, self.shape.n_kv_heads, self.width, attention.BLOCK)
         self._pages += [torch.zeros(size) for _ in range(missing)]
-        self._table = np.array([page.data_ptr() for page in self._pages], np.int64)
+        self._find_pages()
 
     def release(self, entries: int) -> None:
         del self._pages[-(-entries // attention.BLOCK) :]
