@@ -44,7 +44,7 @@ def test_every_figure_and_verdict(tmp_path: Path) -> None:
     row = summarise(load_run(Sample().write(tmp_path / "run")))[-1]
     described = {"run", "task", "cell", "label", "arm", "method", "compressor", "draft_length", "prompts"}
     for key in flat("run", row, {}).keys() - described:
-        if key.endswith(("_low", "_high", "_end")) or key in ("output_tokens", "n"):
+        if key.endswith(("_low", "_high", "_end", "_n")) or key in ("output_tokens", "n"):
             continue
         if not key.startswith(("stored_bytes", "full_bytes")):
             assert f"`{key}`" in text, key

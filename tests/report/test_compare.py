@@ -16,6 +16,7 @@ from rich.console import Console
 from tests.records.samples import FULL, LOSSY, OUTPUT, TASK, VERI, Sample, prompt
 from tests.scoring.scored_task import TASK as SCORED
 from tests.scoring.scored_task import registered, sample, write
+from vcbench.cli.output import results
 from vcbench.errors import UsageError
 from vcbench.records.reader import load_run
 from vcbench.records.schema import BatchLine
@@ -155,12 +156,15 @@ def test_colour_is_never_the_only_signal(good: Path) -> None:
     assert "bitwise lossless" in plain
 
 
-def test_pipes_get_the_wide_table(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_get_the_wide_table_and_columns_is_obeyed(
+    good: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    out = io.StringIO()
-    render([good], console=Console(file=out))
-    assert "decode" in "".join(out.getvalue().splitlines()[:3])
-    assert "tokens/s" in "".join(out.getvalue().splitlines()[:3])
+    render([good], console=results())
+    assert "tokens/s" in "".join(capsys.readouterr().out.splitlines()[:3])
+    monkeypatch.setenv("COLUMNS", "80")
+    render([good], console=results())
+    assert max(map(cell_len, capsys.readouterr().out.splitlines()[:7])) <= 80
 
 
 def test_violations_are_named(tmp_path: Path) -> None:

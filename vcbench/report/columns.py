@@ -38,7 +38,9 @@ def number(value: float | None, digits: int = 3) -> str:
     if value == 0 or abs(value) >= 10**digits:
         return f"{value:,.0f}"
     text = f"{value:#.{digits}g}"
-    return text.rstrip(".") if "e" not in text else f"{value:.1e}"
+    if "e" not in text:
+        return text.rstrip(".")
+    return f"{value:.1e}" if abs(value) < 1 else f"{value:,.0f}"
 
 
 def margin(value: Estimate | None) -> str:
@@ -66,7 +68,7 @@ def share_text(value: Estimate | None) -> str:
     """A share in per cent with its interval, which is seldom even on both sides: `0 [0, 71]`."""
     if value is None or value.low is None or value.high is None:
         return percent(value)
-    return f"{percent(value)} [{whole_percent(value.low)}, {whole_percent(value.high)}]"
+    return f"{percent(value)} [{100 * value.low:.0f}, {100 * value.high:.0f}]"
 
 
 def _value(estimate: Estimate | None) -> str:

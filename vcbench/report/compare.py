@@ -35,8 +35,6 @@ from vcbench.scoring.scores import Figure
 SCHEMA_VERSION = 2
 SHOWN = 10
 """Failed requests listed by name."""
-RICH_FALLBACK, PIPE_WIDTH = 80, 120
-"""Without a terminal rich assumes the first; a pipe or file has no width, so all columns may stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +106,6 @@ def markdown(compared: Sequence[Compared], notes: Sequence[str]) -> str:
 
 def _print(compared: Sequence[Compared], notes: Sequence[str], console: Console) -> None:
     never_fail(console.file)
-    if not console.is_terminal and console.width == RICH_FALLBACK:
-        console.width = PIPE_WIDTH
     for note in notes:
         say(console, f"note: {printable(note)}")
     headers, rows = _rows(compared)

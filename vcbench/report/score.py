@@ -10,7 +10,7 @@ from rich.console import Console
 from vcbench.metrics.interval import Estimate
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import CellInfo, Run
-from vcbench.report.columns import number, percent, whole_percent
+from vcbench.report.columns import number, percent
 from vcbench.report.table import STYLES, UNKNOWN, Column, fit, print_whole, say
 from vcbench.scoring.paired import Difference, Verdict
 from vcbench.scoring.scores import Figure, Scores, Section, TaskScores, by_key
@@ -60,7 +60,9 @@ def newest_first(run: Run, tasks: Sequence[TaskScores]) -> list[TaskScores]:
 
 
 def _print_section(run: Run, task: TaskScores, section: Section, console: Console, by: str | None) -> None:
-    found = list(rows(run, task, section, by=by))
+    every = list(rows(run, task, section, by=by))
+    valued = {figure.metric.name for _, _, _, figure in every if figure.n or figure.errors}
+    found = [row for row in every if row[3].metric.name in valued]
     say(console, section.title, style="italic")
     if not found:
         say(console, f"  no answer has a value{f' under meta key {by!r}' if by else ''}")
@@ -70,6 +72,8 @@ def _print_section(run: Run, task: TaskScores, section: Section, console: Consol
     say(console, fitted.legend(), style="dim")
     if fitted.hidden:
         say(console, f"not shown at this width, but by --csv: {', '.join(fitted.hidden)}", style="dim")
+    if without := dict.fromkeys(row[3].metric.name for row in every if row[3].metric.name not in valued):
+        say(console, f"no answer has a value of {', '.join(map(printable, without))}", style="dim")
 
 
 Line = tuple[str, str, CellInfo | None, Figure | None]
@@ -96,7 +100,17 @@ def _columns(found: Sequence[Row], by: str | None) -> list[Column]:
         cells = [text(figure) if figure is not None else "" for figure in figures]
         shorter = [short(figure) if figure is not None else "" for figure in figures] if short is not None else None
         fixed = 0 if key == "err" and failed else rank
-        columns.append(Column(key=key, header=header, rank=fixed, cells=cells, short=shorter, legend=legend))
+        columns.append(
+            Column(
+                key=key,
+                header=header,
+                rank=fixed,
+                cells=cells,
+                short=shorter,
+                legend=legend,
+                words=key == "verdict",
+            )
+        )
     return columns
 
 
@@ -187,7 +201,7 @@ def _interval(estimate: Estimate, scale: float, *, signed: bool = False) -> str:
         return ""
     low, high = (scale * value for value in (estimate.low, estimate.high))
     if scale == 100.0 and not signed:
-        return f" [{whole_percent(estimate.low)}, {whole_percent(estimate.high)}]"
+        return f" [{low:.0f}, {high:.0f}]"
     shown = _signed if signed else number
     return f" [{shown(low, BOUND_DIGITS)}, {shown(high, BOUND_DIGITS)}]"
 

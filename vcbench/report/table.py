@@ -31,7 +31,8 @@ SPARED = 2.0
 class Column:
     """A column with its text in every row. short: the same without intervals, where they may be spared.
 
-    legend: what a reader must know of it, shown where the column is. label: left-aligned words, which may wrap.
+    legend: what a reader must know of it, shown where the column is. label: words that say what a row is, which may
+    wrap. words: figures in words; both are left-aligned.
     """
 
     key: str
@@ -41,6 +42,7 @@ class Column:
     short: Sequence[str] | None = None
     legend: str = ""
     label: bool = False
+    words: bool = False
     styles: Sequence[str] = ()
 
     @property
@@ -190,7 +192,7 @@ def _table(layout: Layout, screen: int) -> Table:
             width, room = width + given, room - given
         table.add_column(
             column.header,
-            justify="left" if column.label else "right",
+            justify="left" if column.label or column.words else "right",
             no_wrap=not layout.wraps(column),
             overflow="fold",
             vertical="bottom",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -85,6 +85,8 @@ def difference(metric: Metric, arm: Mapping[str, Pair], full: Mapping[str, Pair]
     ):
         estimate = share_difference(lost, won, len(names))
     p = mcnemar(lost, won) if single else _exchange_test(ours, theirs, changed, seed)
+    if single and estimate is not None and p is not None and p < SIGNIFICANCE:
+        estimate = _one_sided(estimate)
     verdict = _verdict(metric, estimate, int(changed.sum()), p)
     directed = metric.kind == "share" and metric.better != "neither"
     wrong, right = (lost, won) if sign_of(metric.better) > 0 else (won, lost)
@@ -99,6 +101,14 @@ def difference(metric: Metric, arm: Mapping[str, Pair], full: Mapping[str, Pair]
         more=_more(len(names), int(changed.sum()), estimate) if verdict is Verdict.TOO_FEW else None,
         flips_below=upper_bound(0, len(names)) if verdict is Verdict.SAME else None,
     )
+
+
+def _one_sided(estimate: Estimate) -> Estimate:
+    """The interval up to 0, whose other side the exact test excludes; it bounds both kinds of flips and is wider."""
+    low, high = estimate.low, estimate.high
+    if estimate.value < 0:
+        return replace(estimate, high=None if high is None else min(high, 0.0))
+    return replace(estimate, low=None if low is None else max(low, 0.0))
 
 
 def mcnemar(lost: int, won: int) -> float | None:
