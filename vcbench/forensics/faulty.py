@@ -1,4 +1,4 @@
-"""An engine with one of `vcbench.lossless.faults` built in; the full-KV and lossy arms stay sound."""
+"""The engine with one of `vcbench.lossless.faults` built in; the full-KV and lossy arms stay sound."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from vcbench.backends.bundled.engine import Engine
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Arm
 from vcbench.engine.codes.quantised import QuantisedCache
@@ -23,7 +24,6 @@ from vcbench.engine.decoding.session import (
     Parts,
     Prefilled,
     StreamFactory,
-    run_cell,
 )
 from vcbench.engine.kv.cache import EntryCache, FullCache, KVCache
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
@@ -34,24 +34,22 @@ NEVER = 1 << 30
 ANOTHER_MODEL = 20260517
 
 
-class Engine:
-    """`run_cell` with a fault in its VeriCache cells. `parts`: what those are put together from, the fault included."""
+class FaultyEngine(Engine):
+    """An engine with a fault in its VeriCache cells."""
 
-    def __init__(self, fault: str | None = None, parts: Parts | None = None) -> None:
-        """`parts` replace those of the fault, in every arm."""
-        if fault is not None:
-            find_fault(fault)
-        self.fault, self._given = fault, parts
+    def __init__(self, fault: str, parts: Parts | None = None) -> None:
+        """`parts` replace those of the fault, in every arm. Raises UsageError for a fault that is not known."""
+        super().__init__(parts)
+        find_fault(fault)
+        self.fault = fault
 
     def parts(self, arm: Arm) -> Parts:
-        """What the cells of an arm are put together from."""
-        if self._given is not None:
-            return self._given
-        return FAULTY_PARTS.get(self.fault or "", PARTS) if arm == "vericache" else PARTS
+        if self.replaced is None and arm == "vericache":
+            return FAULTY_PARTS.get(self.fault, PARTS)
+        return super().parts(arm)
 
-    def with_parts(self, parts: Parts) -> Engine:
-        """The same engine with its cells put together from these."""
-        return Engine(self.fault, parts)
+    def with_parts(self, parts: Parts) -> FaultyEngine:
+        return FaultyEngine(self.fault, parts)
 
     def __call__(
         self,
@@ -63,10 +61,8 @@ class Engine:
         stream: StreamFactory | None = None,
         observe: Observer | None = None,
     ) -> BatchTiming:
-        """Decodes a batch to its end, as `run_cell` does."""
         if setup.arm != "vericache":
-            parts = self.parts(setup.arm)
-            return run_cell(decoder, setup, batch, on_end=on_end, stream=stream, observe=observe, parts=parts)
+            return super().__call__(decoder, setup, batch, on_end=on_end, stream=stream, observe=observe)
         last = batch[-1].request.id
         match self.fault:
             case "residual_never_quantised" | "cache_silently_replaced" if setup.compressor is not None:
@@ -81,8 +77,12 @@ class Engine:
             if not (dropped and generation.request_id == last):
                 on_end(generation)
 
-        parts = self.parts(setup.arm)
-        return run_cell(decoder, setup, batch, on_end=report, stream=stream, observe=observe, parts=parts)
+        return super().__call__(decoder, setup, batch, on_end=report, stream=stream, observe=observe)
+
+
+def engine_with(fault: str | None) -> Engine:
+    """The engine of a run: with its fault, if one was put in."""
+    return Engine() if fault is None else FaultyEngine(fault)
 
 
 class _BlockEnd(Progress):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from vcbench.backends.bundled.engine import Engine
+from vcbench.backends.bundled.load import load
 from vcbench.compressors.base import prefill_for
 from vcbench.config.load import load_config
 from vcbench.engine.decoding.progress import Committed
@@ -16,7 +18,7 @@ from vcbench.engine.environment import set_threads
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
-from vcbench.forensics.faulty import Engine
+from vcbench.forensics.faulty import engine_with
 from vcbench.models.instruction import InstructionWriter
 from vcbench.models.store import resolve_model
 from vcbench.models.tokenizer import TextStream, Tokenizer
@@ -25,7 +27,7 @@ from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import PromptLine
 from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.plan import Cell, build_plan, identify, with_model
-from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor
+from vcbench.runners.setup import Workbench, cell_setup, make_compressor
 from vcbench.tasks.base import Prompt
 
 
@@ -74,7 +76,7 @@ class Replay:
         )
         set_threads(int(run.provenance.get("decoding_threads") or 0))
         decoder, _ = load(files, identity, config.engine.exactness)
-        return cls(run, bench, decoder, Engine(run.provenance.get("injected_fault")))
+        return cls(run, bench, decoder, engine_with(run.provenance.get("injected_fault")))
 
     def in_float32(self) -> Replay:
         """The same run with weights and caches in float32."""

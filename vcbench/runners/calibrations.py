@@ -17,6 +17,7 @@ from vcbench.calibration.store import (
 )
 from vcbench.calibration.text import Samples, sample
 from vcbench.config.options import build_options
+from vcbench.config.paths import user_path
 from vcbench.config.schema import MethodConfig, ModelConfig, RunConfig
 from vcbench.errors import CalibrationError, ConfigError, Problem, UsageError
 from vcbench.models.progress import Progress, silent
@@ -94,10 +95,10 @@ def fit_model(
     progress: Progress = silent,
 ) -> tuple[Calibration, Path]:
     """`calibrate_model` on token ids."""
+    from vcbench.backends.bundled.load import load
     from vcbench.models.instruction import InstructionWriter
     from vcbench.models.tokenizer import Tokenizer
     from vcbench.runners.plan import identify
-    from vcbench.runners.setup import load
 
     cls, chosen = registry.lookup("compressor", compressor), build_options("compressor", compressor, options)
     need: CalibrationNeed = cls.calibration_need(chosen)
@@ -129,5 +130,5 @@ def fit_model(
 def _place(need: CalibrationNeed, compressor: str, weights_sha256: str) -> Path:
     """Where a run with these options looks for the fit."""
     if need.file is not None:
-        return Path(need.file).expanduser()
+        return user_path(need.file)
     return calibration_path(compressor, need.settings, weights_sha256)

@@ -17,12 +17,17 @@ from vcbench.config.schema import AdaptiveDraft, CellConfig, DraftLength, Method
 from vcbench.engine.environment import physical_cores
 from vcbench.errors import ConfigError, Problem
 from vcbench.models.architecture import Architecture
+from vcbench.models.files import read_bytes
 
 if TYPE_CHECKING:
     from vcbench.calibration.base import Calibration
     from vcbench.models.store import ModelFiles
 
-TOKENIZER_FILES = ("tokenizer*", "chat_template*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges*")
+TOKENIZER_FILES = (
+    "tokenizer*", "chat_template*", "additional_chat_templates/*.jinja", "special_tokens_map.json", "added_tokens.json",
+    "vocab*", "merges*",
+)  # fmt: skip
+LARGEST_TOKENIZER_BYTES = 2**30
 UNKNOWN = "unknown"
 ID_FORMAT = 2
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -209,8 +214,10 @@ def tokenizer_sha256(directory: Path) -> str:
     """Hash of every file that decides how text becomes ids: vocabulary, special tokens, chat template."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}):
-        content = path.read_bytes()
-        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+        if path.is_dir():
+            continue
+        content = read_bytes(path, largest=LARGEST_TOKENIZER_BYTES)
+        digest.update(f"{path.name} {len(content)}\n".encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()
 
 

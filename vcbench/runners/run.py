@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vcbench.backends.bundled.compiling import announced
 from vcbench.backends.bundled.divergences import Divergences
+from vcbench.backends.bundled.load import load
 from vcbench.backends.bundled.warmup import warm_up
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import RunConfig, TaskConfig
@@ -32,14 +33,22 @@ from vcbench.runners.directory import open_run
 from vcbench.runners.ledger import Ledger
 from vcbench.runners.neighbours import Neighbours
 from vcbench.runners.plan import Cell
-from vcbench.runners.setup import Workbench, cell_setup, exclusions, load, make_compressor, prepare
+from vcbench.runners.setup import Workbench, cell_setup, exclusions, make_compressor, prepare
 from vcbench.runners.turns import Turns
 from vcbench.tasks.base import Prompt
 
 
-def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, fault: str | None = None) -> Path:
+def execute(
+    config: RunConfig,
+    *,
+    console: Console,
+    engine: RunCell = run_cell,
+    fault: str | None = None,
+    beside: str | None = None,
+) -> Path:
     """Runs or finishes a configuration and returns the run's directory.
 
+    `beside` is the run's name where its own is that of another run, which then stays where it is.
     `fault` names what is wrong with an `engine` that the lossless gate has broken on purpose; it enters every cell id.
 
     Raises VcbenchError before anything is written when the model, the plan or the prompts are not usable, and
@@ -47,7 +56,7 @@ def execute(config: RunConfig, *, console: Console, engine: RunCell = run_cell, 
     """
     bench = prepare(config, fault=fault)
     threads = set_threads(config.engine.threads)
-    run = open_run(bench, threads, console)
+    run = open_run(bench, threads, console, beside=beside)
     with run:
         for note in run.dropped:
             console.print(f"dropped: {note}", markup=False)
@@ -91,7 +100,9 @@ class _Runner:
         """Says which requests failed in some cell or were not asked, and the first one's reason."""
         for line in self.turns.not_asked():
             self.console.print(line, markup=False)
-        failures = self.ledger.failures()
+        first = {(task, prompt.id) for task, prompts in self.bench.prompts.items() for prompt in prompts}
+        asked = first | self.ledger.asked.keys()
+        failures = {key: reason for key, reason in self.ledger.failures().items() if key in asked}
         if not failures:
             return
         total = sum(map(len, self.bench.prompts.values())) + len(self.ledger.asked)

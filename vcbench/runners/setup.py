@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, Protocol
 
 from vcbench import registry
 from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
+from vcbench.config.paths import user_path
 from vcbench.config.sampling import Sampling
-from vcbench.config.schema import Exactness, RunConfig, TaskConfig
+from vcbench.config.schema import RunConfig, TaskConfig
 from vcbench.engine.decoding.session import CellSetup
-from vcbench.engine.model.decoder import Decoder
-from vcbench.engine.model.load import load_decoder
 from vcbench.engine.types import Request
 from vcbench.errors import TaskError
 from vcbench.models.store import ModelFiles, resolve_model
@@ -25,7 +21,7 @@ from vcbench.models.weights import WeightReader
 from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.notes import model_notes, resolved_sampling
 from vcbench.runners.plan import Cell, Identity, Plan, build_plan, identify, with_model
-from vcbench.tasks.base import Exclusion, Prompt, Task, checked
+from vcbench.tasks.base import Exclusion, Prompt, PromptTokenizer, Task, checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +54,7 @@ class Workbench:
 def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
     """Finds the model, plans the cells and makes the prompts. Raises before anything is loaded or written."""
     files = resolve_model(config.model)
+    check_weights(files)
     config = resolved_sampling(config, files)
     identity = with_model(identify(config, fault=fault), files)
     calibrations = find_calibrations(config, files)
@@ -91,7 +88,17 @@ def make_task(task: TaskConfig) -> Task:
     return source
 
 
-def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int, max_context: int) -> list[Prompt]:
+class ContextTokenizer(PromptTokenizer, Protocol):
+    """What making prompts needs of a tokenizer."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that opens a text, if there is one."""
+
+
+def make_prompts(
+    task: TaskConfig, source: Task, tokenizer: ContextTokenizer, seed: int, max_context: int
+) -> list[Prompt]:
     """The prompts of a task that fit the model's context, in order; the others join the task's exclusions.
 
     Raises TaskError if none fits, or if one begins with two BOS tokens.
@@ -131,23 +138,10 @@ def exclusions(name: str, source: Task, asked: int) -> list[str]:
     return [f"{count}; the first: {first.id}: {first.reason}"]
 
 
-def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:
-    """The decoder and the row tiles chosen by the exactness probe.
-
-    Raises ModelError if the weights are not those whose hash is recorded, before they were read or after.
-    """
-    files.check_unchanged()
+def check_weights(files: ModelFiles) -> None:
+    """Raises ModelError unless the weights are those of the architecture; before a run writes or moves anything."""
     with WeightReader(files.path) as reader:
         reader.check_complete(files.architecture)
-        loaded = load_decoder(
-            files.architecture,
-            reader,
-            device=torch.device(identity.device),
-            dtype=getattr(torch, identity.dtype),
-            exactness=exactness,
-        )
-    files.check_unchanged()
-    return loaded
 
 
 def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
@@ -159,7 +153,7 @@ def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
         draft_length=cell.config.draft_length or 0,
         seed=config.seed,
         full_cache=cell.config.full_cache,
-        disk_directory=Path(directory) if directory is not None else None,
+        disk_directory=user_path(directory) if directory is not None else None,
     )
 
 

@@ -15,12 +15,14 @@ from vcbench.config.schema import Arm
 from vcbench.engine.decoding.progress import Committed
 from vcbench.engine.decoding.session import CellSetup, run_cell
 from vcbench.engine.types import Generation
-from vcbench.forensics.faulty import Engine
+from vcbench.forensics.faulty import FaultyEngine
 
 
 @pytest.mark.parametrize("arm", ["full", "lossy", "vericache"])
 @pytest.mark.parametrize(
-    "run", [run_cell, Engine("eos_only_checked_at_block_end"), Engine("cap_before_stop")], ids=["sound", "end", "cap"]
+    "run",
+    [run_cell, FaultyEngine("eos_only_checked_at_block_end"), FaultyEngine("cap_before_stop")],
+    ids=["sound", "end", "cap"],
 )
 def test_an_observer_sees_every_token_once_and_the_logits_that_chose_it(arm: Arm, run: Any) -> None:
     ids = [tiny.token_ids(n, seed=n) for n in (30, 9)]
