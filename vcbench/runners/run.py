@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from vcbench.backends.bundled.compiling import announced
 from vcbench.backends.bundled.divergences import Divergences
@@ -30,6 +29,7 @@ from vcbench.records.schema import RequestLine
 from vcbench.runners import recording
 from vcbench.runners.agenda import Agenda
 from vcbench.runners.directory import open_run
+from vcbench.runners.display import Display
 from vcbench.runners.ledger import Ledger
 from vcbench.runners.neighbours import Neighbours
 from vcbench.runners.plan import Cell
@@ -91,8 +91,7 @@ class _Runner:
             return
         self.decoder, _ = load(self.bench.files, self.bench.identity, self.bench.config.engine.exactness)
         warm_up(self.decoder, self.bench.plan)
-        with self._progress() as progress:
-            self.progress, self.bar = progress, progress.add_task("prefill", total=missing)
+        with Display(self.console, missing) as self.display:
             for number, task, prompts in batches:
                 self._run_turns(number, task, prompts)
 
@@ -113,10 +112,6 @@ class _Runner:
     def _batch_size(self) -> int:
         return self.bench.config.engine.batch_size
 
-    def _progress(self) -> Progress:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        return Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-
     def _run_turns(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
         """A batch of prompts, and then in batches whatever their answers lead to."""
         todo = [prompt for prompt in prompts if self.agenda.missing(task, prompt)]
@@ -124,7 +119,7 @@ class _Runner:
             self._run_batch(number, task, todo)
         for batch in _chunks(self.turns.after(task, prompts), self._batch_size):
             more = sum(self.agenda.missing(task, prompt) for prompt in batch)
-            self.progress.update(self.bar, total=(self.progress.tasks[self.bar].total or 0) + more)
+            self.display.expect(more)
             self._run_turns(number, task, batch)
 
     def _run_batch(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
@@ -138,7 +133,7 @@ class _Runner:
 
     def _prefill(self, task: TaskConfig, prompts: Sequence[Prompt]) -> list[tuple[Prompt, Prefilled]]:
         """Snapshots of the prompts that can be served; the others are recorded as failed in every cell asked."""
-        self.progress.update(self.bar, description=f"{task.name}: prefill")
+        self.display.enter(f"{task.name}: prefill")
         ready = []
         for prompt in prompts:
             cells = self.agenda.cells(task, prompt)
@@ -172,7 +167,7 @@ class _Runner:
         todo = {prompt.id: prompt for prompt, _ in batch if self.agenda.owes_answer(cell, prompt)}
         if not todo:
             return
-        self.progress.update(self.bar, description=f"{task}: {cell.label}")
+        self.display.enter(f"{task}: {cell.label}")
         ended: list[Generation] = []
         compressor = make_compressor(cell)
         prefill_s = {prompt.id: recording.prefill_alone(snapshot.prefill, compressor) for prompt, snapshot in batch}
@@ -197,16 +192,16 @@ class _Runner:
 
     def _record(self, line: RequestLine) -> None:
         self.ledger.append(line)
-        self.progress.advance(self.bar)
+        self.display.advance(tokens=len(line.token_ids))
 
     def _run_divergence(self, cell: Cell, batch: Sequence[tuple[Prompt, Prefilled]]) -> None:
         todo = [each for each in batch if self.agenda.measurable(cell, each[0])]
         if not todo:
             return
-        self.progress.update(self.bar, description=f"{cell.task.name}: divergence of {cell.label}")
+        self.display.enter(f"{cell.task.name}: divergence of {cell.label}")
         together = [each for each in batch if cell in self.agenda.cells(cell.task, each[0])]
         Divergences(self.agenda, self.engine).measure(self.decoder, cell, together, todo)
-        self.progress.advance(self.bar, len(todo))
+        self.display.advance(len(todo))
 
 
 def _report_exclusions(bench: Workbench, console: Console) -> None:
