@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,9 +14,9 @@ from tests.runners.test_task_configs import embedded_model, tiny
 from tests.tasks.cfb.examples import sample
 from vcbench.config.load import load_config
 from vcbench.config.schema import ModelConfig, RunConfig
-from vcbench.engine.decoding.session import CellSetup, OnEnd, Prefilled, StreamFactory
+from vcbench.engine.decoding.session import CellSetup, Event, Session
 from vcbench.engine.model.decoder import Decoder
-from vcbench.engine.types import BatchTiming, Generation
+from vcbench.engine.types import Generation
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
@@ -39,6 +39,22 @@ cells:
 """
 
 
+class Answering(Session):
+    """Answers each request in its first step, without the model."""
+
+    def __init__(self, decoder: Decoder, setup: CellSetup, script: Scripted) -> None:
+        super().__init__(decoder, setup)
+        self.script = script
+
+    def step(self) -> list[Event]:
+        events = []
+        for key in self.active:
+            self.rows[key].progress.finish_reason = "length"
+            ids = self.script.answer(self.setup.arm, key)
+            events.append(Event(key, ids, Generation(request_id=key, token_ids=ids, finish_reason="length")))
+        return events
+
+
 class Scripted:
     """Answers with the golden calls of each turn; the lossy arm asks for another port once."""
 
@@ -47,20 +63,12 @@ class Scripted:
         self.steps = {each.id: each.steps for each in sample()}
         self.asked: list[tuple[str, str]] = []
 
-    def __call__(
-        self,
-        decoder: Decoder,
-        setup: CellSetup,
-        batch: Sequence[Prefilled],
-        *,
-        on_end: OnEnd,
-        stream: StreamFactory | None = None,
-    ) -> BatchTiming:
-        for item in batch:
-            self.asked.append((setup.arm, item.request.id))
-            ids = self.tokenizer.encode(self._text(setup.arm, item.request.id))
-            on_end(Generation(request_id=item.request.id, token_ids=ids, finish_reason="length"))
-        return BatchTiming()
+    def __call__(self, decoder: Decoder, setup: CellSetup, **rest: Any) -> Session:
+        return Answering(decoder, setup, self)
+
+    def answer(self, arm: str, request: str) -> list[int]:
+        self.asked.append((arm, request))
+        return self.tokenizer.encode(self._text(arm, request))
 
     def _text(self, arm: str, request: str) -> str:
         conversation, _, turn = request.partition("/t")
@@ -79,12 +87,12 @@ def configured(model: ModelConfig, path: Path) -> RunConfig:
 
 @pytest.mark.model
 def test_golden_conversations_succeed_and_a_slip_leads_elsewhere(tiny: ModelConfig, tmp_path: Path) -> None:
-    engine, config = Scripted(tiny), configured(tiny, tmp_path)
-    path = execute(config, console=Console(quiet=True), engine=engine)
+    script, config = Scripted(tiny), configured(tiny, tmp_path)
+    path = execute(config, console=Console(quiet=True), session=script)
     run = load_run(path)
     full, lossy, veri = run.cells
     assert run.complete
-    assert len(engine.asked) == len(set(engine.asked)) == len(run.requests) == len(run.turns)
+    assert len(script.asked) == len(set(script.asked)) == len(run.requests) == len(run.turns)
     assert run.asked(full, NAME) == run.asked(veri, NAME)
     assert len(run.asked(full, NAME)) == 8
     ours, theirs = set(run.asked(lossy, NAME)), set(run.asked(full, NAME))
@@ -105,13 +113,13 @@ def test_golden_conversations_succeed_and_a_slip_leads_elsewhere(tiny: ModelConf
 def test_cut_between_an_answer_and_its_next_turn_it_goes_on_there(tiny: ModelConfig, tmp_path: Path) -> None:
     config = configured(tiny, tmp_path)
     config = replace(config, tasks=(replace(config.tasks[0], limit=1),))
-    path = execute(config, console=Console(quiet=True), engine=Scripted(tiny))
+    path = execute(config, console=Console(quiet=True), session=Scripted(tiny))
     whole = (path / "requests.jsonl").read_bytes().splitlines(keepends=True)
     at = next(number for number, line in enumerate(whole) if json.loads(line)["kind"] == "turn")
     (path / "manifest.json").unlink()
     (path / "requests.jsonl").write_bytes(b"".join(whole[:at]))
-    engine = Scripted(tiny)
-    execute(config, console=Console(quiet=True), engine=engine)
+    script = Scripted(tiny)
+    execute(config, console=Console(quiet=True), session=script)
     assert (path / "requests.jsonl").read_bytes().count(b"\n") == len(whole)
-    assert not any(request.endswith("/t1") for _, request in engine.asked)
+    assert not any(request.endswith("/t1") for _, request in script.asked)
     assert load_run(path).complete

@@ -11,7 +11,7 @@ from vcbench import registry
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig
 from vcbench.errors import UsageError
-from vcbench.forensics.faulty import FaultyEngine
+from vcbench.forensics.faulty import FaultySession
 from vcbench.forensics.tiny import CELLS, GREEDY, PENALISED, TINY, tiny_config
 from vcbench.lossless.faults import find_fault
 from vcbench.runners.run import execute
@@ -28,8 +28,9 @@ def run_for_gate(config: RunConfig, *, fault: str | None, console: Console) -> P
         return execute(config, console=console)
     if obstacle := fault_obstacle(config, fault):
         raise UsageError(f"fault {fault} would do nothing here: {obstacle}")
-    named = replace(config, name=f"{config.name}-{fault}")
-    return execute(named, console=console, engine=FaultyEngine(fault), fault=fault)
+    return execute(
+        replace(config, name=f"{config.name}-{fault}"), console=console, session=FaultySession(fault), fault=fault
+    )
 
 
 def tiny_run(fault: str | None) -> RunConfig:

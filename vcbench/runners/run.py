@@ -18,7 +18,8 @@ from vcbench.backends.bundled.load import load
 from vcbench.backends.bundled.warmup import warm_up
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import RunConfig, TaskConfig
-from vcbench.engine.decoding.session import Prefilled, RunCell, run_cell
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import MakeSession, Session, run_cell
 from vcbench.engine.decoding.stopping import check_request
 from vcbench.engine.environment import set_threads
 from vcbench.engine.types import Generation, Request
@@ -42,14 +43,14 @@ def execute(
     config: RunConfig,
     *,
     console: Console,
-    engine: RunCell = run_cell,
+    session: MakeSession = Session,
     fault: str | None = None,
     beside: str | None = None,
 ) -> Path:
     """Runs or finishes a configuration and returns the run's directory.
 
     `beside` is the run's name where its own is that of another run, which then stays where it is.
-    `fault` names what is wrong with an `engine` that the lossless gate has broken on purpose; it enters every cell id.
+    `fault` names what is wrong with a `session` that the lossless gate has broken on purpose; it enters every cell id.
 
     Raises VcbenchError before anything is written when the model, the plan or the prompts are not usable, and
     RecordError when the disk fails; the same call then goes on where it stopped.
@@ -63,7 +64,7 @@ def execute(
         for note in bench.notes:
             console.print(f"note: {note}", markup=False)
         _report_exclusions(bench, console)
-        runner = _Runner(bench, Ledger(run), console, engine)
+        runner = _Runner(bench, Ledger(run), console, session)
         with announced(console):
             runner.run()
         run.finish()
@@ -74,8 +75,8 @@ def execute(
 class _Runner:
     """One run in progress: batches of prompts through every cell, and what they give into the ledger."""
 
-    def __init__(self, bench: Workbench, ledger: Ledger, console: Console, engine: RunCell) -> None:
-        self.bench, self.ledger, self.console, self.engine = bench, ledger, console, engine
+    def __init__(self, bench: Workbench, ledger: Ledger, console: Console, session: MakeSession) -> None:
+        self.bench, self.ledger, self.console, self.session = bench, ledger, console, session
         self.agenda = Agenda(bench, ledger)
         self.turns = Turns(self.agenda)
 
@@ -181,12 +182,13 @@ class _Runner:
             seconds = prefill_s[prompt.id]
             self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids, seconds))
 
-        timing = self.engine(
+        timing = run_cell(
             self.decoder,
             cell_setup(cell, self.bench.config),
             [snapshot for prompt, snapshot in batch if prompt.id in todo],
             on_end=record,
             stream=lambda: TextStream(self.bench.tokenizer),
+            session=self.session,
         )
         self.ledger.append(recording.batch_line(cell, ended, timing, neighbours.timing()))
 
@@ -200,7 +202,7 @@ class _Runner:
             return
         self.display.enter(f"{cell.task.name}: divergence of {cell.label}")
         together = [each for each in batch if cell in self.agenda.cells(cell.task, each[0])]
-        Divergences(self.agenda, self.engine).measure(self.decoder, cell, together, todo)
+        Divergences(self.agenda, self.session).measure(self.decoder, cell, together, todo)
         self.display.advance(len(todo))
 
 

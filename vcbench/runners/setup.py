@@ -12,7 +12,7 @@ from vcbench.config.options import build_options
 from vcbench.config.paths import user_path
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig, TaskConfig
-from vcbench.engine.decoding.session import CellSetup
+from vcbench.engine.decoding.session import CellSetup, LevelSetup
 from vcbench.engine.types import Request
 from vcbench.errors import TaskError
 from vcbench.models.store import ModelFiles, resolve_model
@@ -146,11 +146,12 @@ def check_weights(files: ModelFiles) -> None:
 
 def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
     """How the engine carries out a cell."""
-    directory = config.engine.disk_directory
+    directory, compressor = config.engine.disk_directory, make_compressor(cell)
     return CellSetup(
         arm=cell.config.arm,
-        compressor=make_compressor(cell),
-        draft_length=cell.config.draft_length or 0,
+        levels=()
+        if compressor is None
+        else (LevelSetup(drafts_by=compressor, draft_length=cell.config.draft_length or 0),),
         seed=config.seed,
         full_cache=cell.config.full_cache,
         disk_directory=user_path(directory) if directory is not None else None,

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vcbench.engine.decoding.levels import Prefilled
 from vcbench.engine.decoding.progress import Committed, Observer
-from vcbench.engine.decoding.session import Prefilled, RunCell
+from vcbench.engine.decoding.session import MakeSession, run_cell
 from vcbench.engine.decoding.teacher_forced import Divergence, measure_divergence, same_logits, unknown_steps
 from vcbench.engine.model.decoder import Decoder
 from vcbench.models.tokenizer import TextStream
@@ -35,7 +36,7 @@ class Divergences:
     """Measures what a run's agenda owes."""
 
     agenda: Agenda
-    engine: RunCell
+    session: MakeSession
 
     def measure(self, decoder: Decoder, cell: Cell, batch: Batch, todo: Batch) -> None:
         """Measures and records the prompts of `todo`; `batch` are all that the cell decoded together."""
@@ -88,13 +89,14 @@ class Divergences:
 
     def _decode(self, decoder: Decoder, cell: Cell, snapshots: Sequence[Prefilled], observe: Observer) -> None:
         """Decodes a batch once more, the engine's faults included, and shows every committed row of logits."""
-        self.engine(
+        run_cell(
             decoder,
             cell_setup(cell, self.agenda.bench.config),
             snapshots,
             on_end=lambda generation: None,
             stream=lambda: TextStream(self.agenda.bench.tokenizer),
             observe=observe,
+            session=self.session,
         )
 
 

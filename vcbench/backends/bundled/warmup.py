@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vcbench.compressors.base import prefill_for
-from vcbench.engine.decoding.session import Prefilled, run_cell
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import run_cell
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Request
 from vcbench.runners.plan import Plan
