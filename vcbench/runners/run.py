@@ -90,9 +90,11 @@ class _Runner:
         if not missing and not self.turns.unfinished():
             self.console.print(f"{self.ledger.place} is complete; nothing to run", markup=False)
             return
-        self.decoder, _ = load(self.bench.files, self.bench.identity, self.bench.config.engine.exactness)
-        warm_up(self.decoder, self.bench.plan)
-        with Display(self.console, missing) as self.display:
+        with Display(self.console, missing, stage="loading the model") as self.display:
+            self.decoder, _ = load(self.bench.files, self.bench.identity, self.bench.config.engine.exactness)
+            self.display.enter("warming up")
+            warm_up(self.decoder, self.bench.plan)
+            self.display.begin()
             for number, task, prompts in batches:
                 self._run_turns(number, task, prompts)
 
