@@ -6,12 +6,14 @@ import contextlib
 import resource
 import sys
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vcbench.compressors.base import Compressor
 from vcbench.engine.decoding.teacher_forced import Divergence
+from vcbench.engine.model.decoder import Prefill
 from vcbench.engine.types import BatchTiming, Generation
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.codec import plain
@@ -42,9 +44,17 @@ def prompt_line(task: str, prompt: Prompt, tokenizer: Tokenizer, prefill_s: floa
 
 
 def request_line(
-    cell: Cell, prompt: Prompt, generation: Generation, tokenizer: Tokenizer, stop_ids: Collection[int]
+    cell: Cell,
+    prompt: Prompt,
+    generation: Generation,
+    tokenizer: Tokenizer,
+    stop_ids: Collection[int],
+    prefill_s: float | None,
 ) -> RequestLine:
-    """One answer; a stop id that ended it is its last id, but no part of its text."""
+    """One answer; a stop id that ended it is its last id, but no part of its text.
+
+    prefill_s: what the cell would have needed by itself to prefill the prompt; None where nobody measured it.
+    """
     ids = generation.token_ids
     said = ids[:-1] if generation.finish_reason == "stop" and ids[-1] in stop_ids else ids
     text = _text(tokenizer, said)
@@ -65,8 +75,30 @@ def request_line(
         kv_end=asdict(generation.kv_end) if generation.kv_end else None,
         cache_classes=generation.cache_classes,
         logits_sha256=generation.logits_sha256,
-        timing={"decode_s": generation.decode_s},
+        timing=request_timing(generation, prefill_s),
     )
+
+
+def request_timing(generation: Generation, prefill_s: float | None) -> dict[str, float]:
+    """Seconds of one request by phase; `ttft_s` is all that the cell does for it before its first token."""
+    timing = {
+        "compress_s": generation.compress_s,
+        "offload_s": generation.offload_s,
+        "decode_s": generation.decode_s,
+    }
+    if prefill_s is not None:
+        before = prefill_s + generation.compress_s + generation.offload_s
+        timing |= {"prefill_s": prefill_s, "ttft_s": before + generation.first_s}
+    return timing
+
+
+def prefill_alone(prefill: Prefill, compressor: Compressor[Any] | None) -> float | None:
+    """Seconds of a shared prefill that a cell with this compressor would have needed by itself."""
+    if prefill.time is None:
+        return None
+    if compressor is None:
+        return prefill.time.alone()
+    return prefill.time.alone(query_window=compressor.query_window, statistics=compressor.statistics)
 
 
 def failed_line(cell: Cell, prompt: Prompt, reason: str) -> RequestLine:
@@ -83,8 +115,10 @@ def failed_line(cell: Cell, prompt: Prompt, reason: str) -> RequestLine:
     )
 
 
-def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTiming) -> BatchLine:
-    """The wall clock of one batch; tokens from the prefill are not decoding's."""
+def batch_line(
+    cell: Cell, generations: Sequence[Generation], timing: BatchTiming, neighbours: Mapping[str, float]
+) -> BatchLine:
+    """The wall clock of one batch; tokens from the prefill are not decoding's. neighbours: the machine's load."""
     return BatchLine(
         cell=cell.id,
         task=cell.task.name,
@@ -99,6 +133,7 @@ def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTimin
             "other_s": timing.other_s if timing.verify_s else 0.0,
             "steps": timing.steps,
             "peak_rss_bytes": peak_rss_bytes(),
+            **neighbours,
         },
     )
 

@@ -6,7 +6,6 @@ again; what runs is recorded as it ends.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from vcbench.runners.agenda import Agenda
 from vcbench.runners.directory import open_run
 from vcbench.runners.display import Display
 from vcbench.runners.ledger import Ledger
+from vcbench.runners.neighbours import Neighbours
 from vcbench.runners.plan import Cell
 from vcbench.runners.setup import Workbench, cell_setup, exclusions, make_compressor, prepare
 from vcbench.runners.turns import Turns
@@ -90,9 +90,11 @@ class _Runner:
         if not missing and not self.turns.unfinished():
             self.console.print(f"{self.ledger.place} is complete; nothing to run", markup=False)
             return
-        self.decoder, _ = load(self.bench.files, self.bench.identity, self.bench.config.engine.exactness)
-        warm_up(self.decoder, self.bench.plan)
-        with Display(self.console, missing) as self.display:
+        with Display(self.console, missing, stage="loading the model") as self.display:
+            self.decoder, _ = load(self.bench.files, self.bench.identity, self.bench.config.engine.exactness)
+            self.display.enter("warming up")
+            warm_up(self.decoder, self.bench.plan)
+            self.display.begin()
             for number, task, prompts in batches:
                 self._run_turns(number, task, prompts)
 
@@ -139,12 +141,12 @@ class _Runner:
         for prompt in prompts:
             cells = self.agenda.cells(task, prompt)
             compressors = [compressor for cell in cells if (compressor := make_compressor(cell))]
-            started, snapshot, reason = time.perf_counter(), None, ""
+            snapshot, reason = None, ""
             try:
                 snapshot = self._snapshot(self.bench.request(task, prompt), compressors)
             except RequestError as error:
                 reason = str(error)
-            seconds = time.perf_counter() - started if snapshot else 0.0
+            seconds = snapshot.prefill.time.total_s if snapshot and snapshot.prefill.time else 0.0
             if (task.name, prompt.id) not in self.ledger.tails:
                 self.ledger.append(recording.prompt_line(task.name, prompt, self.bench.tokenizer, seconds))
             if snapshot is not None:
@@ -170,13 +172,17 @@ class _Runner:
             return
         self.display.enter(f"{task}: {cell.label}")
         ended: list[Generation] = []
+        compressor = make_compressor(cell)
+        prefill_s = {prompt.id: recording.prefill_alone(snapshot.prefill, compressor) for prompt, snapshot in batch}
         recording.reset_peak_rss()
+        neighbours = Neighbours()
 
         def record(generation: Generation) -> None:
             ended.append(generation)
             prompt = todo[generation.request_id]
             stop_ids = self.bench.request(cell.task, prompt).stop_ids
-            self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids))
+            seconds = prefill_s[prompt.id]
+            self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids, seconds))
 
         timing = run_cell(
             self.decoder,
@@ -186,7 +192,7 @@ class _Runner:
             stream=lambda: TextStream(self.bench.tokenizer),
             session=self.session,
         )
-        self.ledger.append(recording.batch_line(cell, ended, timing))
+        self.ledger.append(recording.batch_line(cell, ended, timing, neighbours.timing()))
 
     def _record(self, line: RequestLine) -> None:
         self.ledger.append(line)
