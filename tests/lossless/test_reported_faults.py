@@ -19,7 +19,7 @@ from tests.engine.decoding.scripted import (
 from tests.lossless.conftest import TinyRuns
 from tests.lossless.test_outputs import HEADER, rows, write
 from tests.records.samples import VERI, Sample, prompt
-from vcbench.engine.decoding.session import CellSetup
+from vcbench.engine.decoding.session import CellSetup, run_cell
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
@@ -42,7 +42,8 @@ def decode(
     ended: list[Generation] = []
     compressor = ScriptedCompressor(draft) if draft_length else None
     setup = CellSetup(arm="vericache" if draft_length else "full", compressor=compressor, draft_length=draft_length)
-    Engine(fault)(cast(Decoder, ScriptedDecoder()), setup, [prefilled(request, verify)], on_end=ended.append)
+    batch, engine = [prefilled(request, verify)], Engine(fault)
+    run_cell(cast(Decoder, ScriptedDecoder()), setup, batch, on_end=ended.append, engine=engine)
     return ended[0]
 
 

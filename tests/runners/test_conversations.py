@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tests.runners.test_task_configs import embedded_model, tiny
 from tests.tasks.cfb.examples import sample
+from vcbench.backends.base import Admission, Asked, Backend, Capabilities, Serving
+from vcbench.backends.cells import Cell, Identity, Plan
 from vcbench.config.load import load_config
 from vcbench.config.schema import ModelConfig, RunConfig
-from vcbench.engine.decoding.session import CellSetup, OnEnd, Prefilled, StreamFactory
-from vcbench.engine.model.decoder import Decoder
-from vcbench.engine.types import BatchTiming, Generation
+from vcbench.engine.types import BatchTiming, Generation, Request
+from vcbench.models.store import ModelFiles
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
@@ -30,7 +32,7 @@ name: talk
 model: {{id: smollm2-135m}}
 tasks: [{{name: {NAME}, mode: interactive, limit: 2, max_tokens: 300}}]
 methods: {{snap: {{compressor: snapkv, factor: 4}}}}
-metrics: {{divergence: false}}
+metrics: {{divergence: true}}
 engine: {{batch_size: 2}}
 cells:
   - arm: full
@@ -39,28 +41,49 @@ cells:
 """
 
 
-class Scripted:
-    """Answers with the golden calls of each turn; the lossy arm asks for another port once."""
+class Scripted(Backend):
+    """Answers with the golden calls of each turn; the lossy arm asks for another port once.
+
+    A backend without caches: it has neither logits nor bytes, and measures nothing.
+    """
+
+    name = "scripted"
 
     def __init__(self, model: ModelConfig) -> None:
         self.tokenizer = Tokenizer(Path(model.id))
         self.steps = {each.id: each.steps for each in sample()}
         self.asked: list[tuple[str, str]] = []
+        self.admitted: set[str] = set()
 
-    def __call__(
-        self,
-        decoder: Decoder,
-        setup: CellSetup,
-        batch: Sequence[Prefilled],
-        *,
-        on_end: OnEnd,
-        stream: StreamFactory | None = None,
-    ) -> BatchTiming:
-        for item in batch:
-            self.asked.append((setup.arm, item.request.id))
-            ids = self.tokenizer.encode(self._text(setup.arm, item.request.id))
-            on_end(Generation(request_id=item.request.id, token_ids=ids, finish_reason="length"))
-        return BatchTiming()
+    def __call__(self, config: RunConfig, files: ModelFiles) -> Backend:
+        return self
+
+    def identity(self) -> Identity:
+        return Identity(device="none", dtype="float32", code_sha256="of the script", kernels={})
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(arms=("full", "lossy", "vericache"))
+
+    def open(self, plan: Plan) -> Mapping[str, Any]:
+        return {"script": "golden"}
+
+    def admit(self, batch: Sequence[Asked]) -> Iterator[Admission]:
+        for asked in batch:
+            self.admitted.add(asked.request.id)
+            yield Admission(asked.request.id)
+
+    def serve(self, cell: Cell, requests: Sequence[Request]) -> Serving:
+        return Serving(self._answers(cell, requests), BatchTiming())
+
+    def release(self) -> None:
+        self.admitted.clear()
+
+    def _answers(self, cell: Cell, requests: Sequence[Request]) -> Iterator[Generation]:
+        assert {request.id for request in requests} <= self.admitted
+        for request in requests:
+            self.asked.append((cell.config.arm, request.id))
+            ids = self.tokenizer.encode(self._text(cell.config.arm, request.id))
+            yield Generation(request_id=request.id, token_ids=ids, finish_reason="length")
 
     def _text(self, arm: str, request: str) -> str:
         conversation, _, turn = request.partition("/t")
@@ -80,10 +103,13 @@ def configured(model: ModelConfig, path: Path) -> RunConfig:
 @pytest.mark.model
 def test_golden_conversations_succeed_and_a_slip_leads_elsewhere(tiny: ModelConfig, tmp_path: Path) -> None:
     engine, config = Scripted(tiny), configured(tiny, tmp_path)
-    path = execute(config, console=Console(quiet=True), engine=engine)
+    path = execute(config, console=Console(quiet=True), backend=engine)
     run = load_run(path)
     full, lossy, veri = run.cells
     assert run.complete
+    assert not run.divergences, "what a backend cannot measure is not owed"
+    assert run.provenance["backend"] == {"name": "scripted", "capabilities": asdict(engine.capabilities())}
+    assert run.provenance["script"] == "golden"
     assert len(engine.asked) == len(set(engine.asked)) == len(run.requests) == len(run.turns)
     assert run.asked(full, NAME) == run.asked(veri, NAME)
     assert len(run.asked(full, NAME)) == 8
@@ -105,13 +131,13 @@ def test_golden_conversations_succeed_and_a_slip_leads_elsewhere(tiny: ModelConf
 def test_cut_between_an_answer_and_its_next_turn_it_goes_on_there(tiny: ModelConfig, tmp_path: Path) -> None:
     config = configured(tiny, tmp_path)
     config = replace(config, tasks=(replace(config.tasks[0], limit=1),))
-    path = execute(config, console=Console(quiet=True), engine=Scripted(tiny))
+    path = execute(config, console=Console(quiet=True), backend=Scripted(tiny))
     whole = (path / "requests.jsonl").read_bytes().splitlines(keepends=True)
     at = next(number for number, line in enumerate(whole) if json.loads(line)["kind"] == "turn")
     (path / "manifest.json").unlink()
     (path / "requests.jsonl").write_bytes(b"".join(whole[:at]))
     engine = Scripted(tiny)
-    execute(config, console=Console(quiet=True), engine=engine)
+    execute(config, console=Console(quiet=True), backend=engine)
     assert (path / "requests.jsonl").read_bytes().count(b"\n") == len(whole)
     assert not any(request.endswith("/t1") for _, request in engine.asked)
     assert load_run(path).complete

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from vcbench.backends.bundled.drafts import SharedCompressor
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Arm
 from vcbench.engine.codes.quantised import QuantisedCache
@@ -19,11 +20,10 @@ from vcbench.engine.decoding.session import (
     PARTS,
     CellSetup,
     Compress,
-    OnEnd,
     Parts,
     Prefilled,
     StreamFactory,
-    run_cell,
+    decode_cell,
 )
 from vcbench.engine.kv.cache import EntryCache, FullCache, KVCache
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
@@ -35,7 +35,7 @@ ANOTHER_MODEL = 20260517
 
 
 class Engine:
-    """`run_cell` with a fault in its VeriCache cells. `parts`: what those are put together from, the fault included."""
+    """`decode_cell` with a fault in its VeriCache cells. `parts`: what these are put together from, fault included."""
 
     def __init__(self, fault: str | None = None, parts: Parts | None = None) -> None:
         """`parts` replace those of the fault, in every arm."""
@@ -59,15 +59,13 @@ class Engine:
         setup: CellSetup,
         batch: Sequence[Prefilled],
         *,
-        on_end: OnEnd,
         stream: StreamFactory | None = None,
         observe: Observer | None = None,
-    ) -> BatchTiming:
-        """Decodes a batch to its end, as `run_cell` does."""
+    ) -> Generator[Generation, None, BatchTiming]:
+        """Decodes a batch to its end, as `decode_cell` does."""
+        parts = self.parts(setup.arm)
         if setup.arm != "vericache":
-            parts = self.parts(setup.arm)
-            return run_cell(decoder, setup, batch, on_end=on_end, stream=stream, observe=observe, parts=parts)
-        last = batch[-1].request.id
+            return decode_cell(decoder, setup, batch, stream=stream, observe=observe, parts=parts)
         match self.fault:
             case "residual_never_quantised" | "cache_silently_replaced" if setup.compressor is not None:
                 swap = _never_quantised if self.fault == "residual_never_quantised" else _ordinary
@@ -75,14 +73,22 @@ class Engine:
             case "wrong_model_records":
                 decoder = another_model(decoder)
                 batch = [_prefilled_by(decoder, item, setup.compressor) for item in batch]
-        dropped = self.fault == "drop_last_request"
+        decoding = decode_cell(decoder, setup, batch, stream=stream, observe=observe, parts=parts)
+        return _without(decoding, batch[-1].request.id) if self.fault == "drop_last_request" else decoding
 
-        def report(generation: Generation) -> None:
-            if not (dropped and generation.request_id == last):
-                on_end(generation)
 
-        parts = self.parts(setup.arm)
-        return run_cell(decoder, setup, batch, on_end=report, stream=stream, observe=observe, parts=parts)
+def _without(
+    decoding: Generator[Generation, None, BatchTiming], dropped: str
+) -> Generator[Generation, None, BatchTiming]:
+    """A batch that does not report one of its requests."""
+    while True:
+        try:
+            generation = next(decoding)
+        except StopIteration as end:
+            timing: BatchTiming = end.value
+            return timing
+        if generation.request_id != dropped:
+            yield generation
 
 
 class _BlockEnd(Progress):
@@ -255,5 +261,5 @@ def another_model(decoder: Decoder) -> Decoder:
 
 def _prefilled_by(decoder: Decoder, item: Prefilled, compressor: Compress | None) -> Prefilled:
     ids = item.request.prompt_ids
-    used = [compressor] if isinstance(compressor, Compressor) else []
+    used = [compressor] if isinstance(compressor, Compressor | SharedCompressor) else []
     return Prefilled(item.request, prefill_for(used, decoder, ids, chunk=len(ids), instruct=item.prefill.instruct))

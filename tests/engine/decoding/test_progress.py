@@ -13,16 +13,18 @@ from tests.engine import tiny
 from tests.engine.cells import METHODS, prefilled, request
 from vcbench.config.schema import Arm
 from vcbench.engine.decoding.progress import Committed
-from vcbench.engine.decoding.session import CellSetup, run_cell
+from vcbench.engine.decoding.session import CellSetup, decode_cell, run_cell
 from vcbench.engine.types import Generation
 from vcbench.forensics.faulty import Engine
 
 
 @pytest.mark.parametrize("arm", ["full", "lossy", "vericache"])
 @pytest.mark.parametrize(
-    "run", [run_cell, Engine("eos_only_checked_at_block_end"), Engine("cap_before_stop")], ids=["sound", "end", "cap"]
+    "engine",
+    [decode_cell, Engine("eos_only_checked_at_block_end"), Engine("cap_before_stop")],
+    ids=["sound", "end", "cap"],
 )
-def test_an_observer_sees_every_token_once_and_the_logits_that_chose_it(arm: Arm, run: Any) -> None:
+def test_an_observer_sees_every_token_once_and_the_logits_that_chose_it(arm: Arm, engine: Any) -> None:
     ids = [tiny.token_ids(n, seed=n) for n in (30, 9)]
     free: list[Generation] = []
     run_cell(tiny.decoder(), CellSetup(arm="full"), [prefilled(request(ids[0]))], on_end=free.append)
@@ -36,7 +38,7 @@ def test_an_observer_sees_every_token_once_and_the_logits_that_chose_it(arm: Arm
 
     ended: list[Generation] = []
     setup = CellSetup(arm=arm, compressor=compressor, draft_length=4 if arm == "vericache" else 0)
-    run(tiny.decoder(), setup, batch, on_end=ended.append, observe=observe)
+    run_cell(tiny.decoder(), setup, batch, on_end=ended.append, observe=observe, engine=engine)
 
     for done in ended:
         commits = seen[done.request_id]

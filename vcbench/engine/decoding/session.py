@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -74,8 +74,8 @@ class Parts:
 PARTS = Parts()
 
 
-class RunCell(Protocol):
-    """How a runner calls `run_cell`, or what stands in for it."""
+class DecodeCell(Protocol):
+    """How a cell is decoded: `decode_cell`, or what stands in for it."""
 
     def __call__(
         self,
@@ -83,11 +83,27 @@ class RunCell(Protocol):
         setup: CellSetup,
         batch: Sequence[Prefilled],
         *,
-        on_end: OnEnd,
         stream: StreamFactory | None = None,
         observe: Observer | None = None,
-    ) -> BatchTiming:
+    ) -> Generator[Generation, None, BatchTiming]:
         """Decodes a batch to its end."""
+
+
+def decode_cell(
+    decoder: Decoder,
+    setup: CellSetup,
+    batch: Sequence[Prefilled],
+    *,
+    stream: StreamFactory | None = None,
+    observe: Observer | None = None,
+    parts: Parts = PARTS,
+) -> Generator[Generation, None, BatchTiming]:
+    """Decodes a batch to its end and gives each generation as it ends. Snapshots are left as found.
+
+    `observe` is told of every commit.
+    """
+    progress = {item.request.id: parts.progress(item.request, stream, observe) for item in batch}
+    return _CellRun(decoder, setup, batch, progress, parts).run()
 
 
 def run_cell(
@@ -98,14 +114,16 @@ def run_cell(
     on_end: OnEnd,
     stream: StreamFactory | None = None,
     observe: Observer | None = None,
-    parts: Parts = PARTS,
+    engine: DecodeCell = decode_cell,
 ) -> BatchTiming:
-    """Decodes a batch to its end and calls `on_end` with each generation as it ends. Snapshots are left as found.
-
-    `observe` is told of every commit.
-    """
-    progress = {item.request.id: parts.progress(item.request, stream, observe) for item in batch}
-    return _CellRun(decoder, setup, batch, on_end, progress, parts).run()
+    """Decodes a batch to its end and calls `on_end` with each generation as it ends."""
+    decoding = engine(decoder, setup, batch, stream=stream, observe=observe)
+    while True:
+        try:
+            on_end(next(decoding))
+        except StopIteration as end:
+            timing: BatchTiming = end.value
+            return timing
 
 
 class _CellRun:
@@ -116,18 +134,17 @@ class _CellRun:
         decoder: Decoder,
         setup: CellSetup,
         batch: Sequence[Prefilled],
-        on_end: OnEnd,
         progress: Mapping[str, Progress],
         parts: Parts,
     ) -> None:
-        self.decoder, self.setup, self.on_end, self.parts = decoder, setup, on_end, parts
+        self.decoder, self.setup, self.parts = decoder, setup, parts
         self.batch = {item.request.id: item for item in batch}
         self.progress = progress
         self.timing = BatchTiming()
         self.reported: set[str] = set()
         self.started = 0.0
 
-    def run(self) -> BatchTiming:
+    def run(self) -> Generator[Generation, None, BatchTiming]:
         started = time.perf_counter()
         self.drafts = self._compress()
         self.drafter = self.parts.drafter(self.decoder, self.drafts)
@@ -142,9 +159,10 @@ class _CellRun:
         self.timing.compress_s = compressed - started
         self.timing.offload_s = self.started - compressed
         self._first_tokens()
+        yield from self._ended()
         while active := [progress for progress in self.progress.values() if not progress.finished]:
             self._step(active)
-            self._report_ended()
+            yield from self._ended()
         self.timing.decode_s = time.perf_counter() - self.started
         for item in self.batch.values():
             item.prefill.cache.rewind(len(item.request.prompt_ids))
@@ -175,7 +193,6 @@ class _CellRun:
                 progress.fail(NumericError("logits are not finite at step 0, in the prefill"))
             else:
                 progress.commit([choice], logits)
-        self._report_ended()
 
     def _step(self, active: Sequence[Progress]) -> None:
         if self.setup.arm == "vericache":
@@ -185,11 +202,11 @@ class _CellRun:
             step_once(self.full if self.setup.arm == "full" else self.drafter, active)
             self.timing.steps += 1
 
-    def _report_ended(self) -> None:
+    def _ended(self) -> Iterator[Generation]:
         for key, progress in self.progress.items():
             if progress.finished and key not in self.reported:
                 self.reported.add(key)
-                self.on_end(self._generation(key, progress))
+                yield self._generation(key, progress)
 
     def _generation(self, key: str, progress: Progress) -> Generation:
         used = self.drafts.get(key) or self.full_caches[key]
