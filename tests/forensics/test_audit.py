@@ -19,8 +19,9 @@ from vcbench.forensics.audit import audit
 from vcbench.forensics.gate import broken
 from vcbench.forensics.tiny import CELLS, PENALISED, SEED, tiny_config
 from vcbench.lossless.check import check_loaded
+from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.pairs import check_files
-from vcbench.lossless.result import CheckResult, Verdict
+from vcbench.lossless.result import Verdict
 from vcbench.models.tiny import tiny_model
 from vcbench.records.reader import Run, load_run
 from vcbench.runners.run import execute

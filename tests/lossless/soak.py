@@ -46,7 +46,8 @@ from vcbench.config.schema import (  # noqa: E402
 from vcbench.forensics.gate import run_for_gate, tiny_run  # noqa: E402
 from vcbench.lossless.check import check_run  # noqa: E402
 from vcbench.lossless.faults import FAULTS  # noqa: E402
-from vcbench.lossless.result import CheckResult, Verdict  # noqa: E402
+from vcbench.lossless.outcome import CheckResult  # noqa: E402
+from vcbench.lossless.result import Verdict  # noqa: E402
 from vcbench.metrics.interval import upper_bound  # noqa: E402
 from vcbench.models.store import resolve_model  # noqa: E402
 from vcbench.models.tiny import SPECIAL, tiny_model, words  # noqa: E402

@@ -18,7 +18,7 @@ TINY = "tiny"
 """The gate's own small run, in place of a configuration."""
 
 if TYPE_CHECKING:
-    from vcbench.lossless.result import CheckResult
+    from vcbench.lossless.outcome import CheckResult
     from vcbench.lossless.selection import Selection
     from vcbench.lossless.thresholds import Threshold
     from vcbench.records.reader import Run

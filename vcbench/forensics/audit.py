@@ -28,7 +28,8 @@ from vcbench.engine.types import Request
 from vcbench.errors import InexactError, UsageError
 from vcbench.lossless.answers import NOISE, Answer, Arm, prompt_sha256
 from vcbench.lossless.audit import Audited, apply_audit
-from vcbench.lossless.result import CellResult, CheckResult
+from vcbench.lossless.outcome import CheckResult
+from vcbench.lossless.result import CellResult
 from vcbench.lossless.steps import Row, drawn_row, inspect_rows
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.records.provenance import neutral

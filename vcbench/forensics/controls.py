@@ -23,7 +23,7 @@ from vcbench.engine.types import Generation
 from vcbench.forensics.replay import Decoded, Replay
 from vcbench.lossless.audit import with_logits
 from vcbench.lossless.cards import Card, Control, Side, TopToken
-from vcbench.lossless.result import CheckResult
+from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.steps import top_of
 from vcbench.metrics.text import first_divergence
 from vcbench.records.printable import printable
