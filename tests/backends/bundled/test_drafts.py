@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tests.compressors import examples, tiny
 from tests.compressors.examples import append, every_method, make, state
+from vcbench.backends.bundled import drafts as drafts_module
 from vcbench.backends.bundled.drafts import Drafts, SharedCompressor
 from vcbench.backends.bundled.warmup import WARM_UP_PROMPT
 from vcbench.compressors.snapkv import SnapKV
@@ -98,8 +99,9 @@ def test_a_prompt_of_another_model_is_another_prompt() -> None:
     assert (counted.calls, cell.copied) == (2, 0)
 
 
-def test_no_more_is_kept_than_the_full_caches_take() -> None:
+def test_no_more_is_kept_than_the_full_caches_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Caches as large as the full one: one prompt's is kept, and the other methods compress anew."""
+    monkeypatch.setattr(drafts_module, "ALWAYS_KEPT", 0)
     prompt, drafts = prefill(), Drafts()
     whole = [Counted(every_method()["none"]) for _ in range(3)]
     for number in range(3):

@@ -4,8 +4,8 @@ A cell is charged what compressing took, whichever cell it was done for: that is
 Copying is an artefact of running cells side by side and charged to nobody.
 
 Memory: of each cache that is still wanted one unused copy is kept, and of all together no more bytes than the batch's
-full caches take; what does not fit is compressed anew. A cache is copied and not rolled back, since codes and evicted
-entries do not come back.
+full caches take, or 64 MiB where that is more; what does not fit is compressed anew. A cache is copied and not rolled
+back, since codes and evicted entries do not come back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from vcbench.engine.kv.cache import KVCache
 from vcbench.engine.model.decoder import Prefill
 from vcbench.engine.model.observe import Statistic
 
+ALWAYS_KEPT = 1 << 26
+"""Bytes that may be kept whatever the full caches take: short prompts fill few of their caches' pages."""
 Key = tuple[str, int]
 """A method's name and a prefill's identity."""
 
@@ -72,7 +74,11 @@ class Drafts:
     def _keep(self, key: Key, cache: KVCache, seconds: float) -> None:
         """Keeps a copy of a cache that will be asked for again, where there is room for it."""
         size = sum(cache.nbytes().values())
-        if self._wanted[key] > 0 and self.held_bytes() + size <= self._limit and (copy := cache.fork()) is not None:
+        if (
+            self._wanted[key] > 0
+            and self.held_bytes() + size <= max(self._limit, ALWAYS_KEPT)
+            and (copy := cache.fork()) is not None
+        ):
             self._kept[key] = _Kept(copy, seconds, size)
 
 
