@@ -21,7 +21,7 @@ from vcbench.forensics.tiny import tiny_config
 from vcbench.lossless.check import check_run
 from vcbench.models.store import ModelFiles
 from vcbench.records.reader import load_run
-from vcbench.report.compare import compare
+from vcbench.report.compare import render
 from vcbench.runners.run import execute
 
 CELLS = (CellConfig(arm="full"), CellConfig(arm="vericache", method="snapkv-2x", draft_length=4))
@@ -108,7 +108,7 @@ def test_the_gate_and_the_tables_say_what_is_missing(config: RunConfig, capsys: 
     answered = trimmed(config)
     path = execute(answered, console=QUIET, backend=Elsewhere())
     result = check_run(path)
-    compare([path], as_json=True, as_csv=False, as_markdown=False, console=QUIET)
+    render([path], as_json=True, as_csv=False, as_markdown=False, console=QUIET)
     notes = json.loads(capsys.readouterr().out)["notes"]
 
     assert (result.outcome, result.exactness) == ("PASS", "unknown")
