@@ -20,6 +20,7 @@ from vcbench.errors import ConfigError, RecordError
 from vcbench.forensics.tiny import tiny_config
 from vcbench.lossless.check import check_run
 from vcbench.models.store import ModelFiles
+from vcbench.records.codec import plain
 from vcbench.records.reader import load_run
 from vcbench.report.compare import render
 from vcbench.runners.run import execute
@@ -88,7 +89,7 @@ def test_its_answers_are_recorded_and_nothing_that_it_did_not_give(config: RunCo
     run = load_run(path)
 
     assert run.complete
-    assert run.provenance["backend"] == {"name": "elsewhere", "capabilities": asdict(backend.capabilities())}
+    assert run.provenance["backend"] == {"name": "elsewhere", "capabilities": plain(asdict(backend.capabilities()))}
     assert run.provenance["server"] == {"version": 1}
     assert not run.divergences
     for (_, task, request), line in run.requests.items():

@@ -20,6 +20,7 @@ from vcbench.config.schema import ModelConfig, RunConfig
 from vcbench.engine.types import BatchTiming, Generation, Request
 from vcbench.models.store import ModelFiles
 from vcbench.models.tokenizer import Tokenizer
+from vcbench.records.codec import plain
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
 from vcbench.scoring.document import score_and_write
@@ -108,7 +109,7 @@ def test_golden_conversations_succeed_and_a_slip_leads_elsewhere(tiny: ModelConf
     full, lossy, veri = run.cells
     assert run.complete
     assert not run.divergences, "what a backend cannot measure is not owed"
-    assert run.provenance["backend"] == {"name": "scripted", "capabilities": asdict(engine.capabilities())}
+    assert run.provenance["backend"] == {"name": "scripted", "capabilities": plain(asdict(engine.capabilities()))}
     assert run.provenance["script"] == "golden"
     assert len(engine.asked) == len(set(engine.asked)) == len(run.requests) == len(run.turns)
     assert run.asked(full, NAME) == run.asked(veri, NAME)

@@ -81,7 +81,7 @@ class Run:
         return self.path.resolve().name
 
     def gives(self, what: str) -> bool:
-        """Whether the run's backend can give `logit_hashes`, `kv_bytes`, ...; one that does not say is vcbench's own."""
+        """Whether the run's backend can give `logit_hashes`, `kv_bytes`, ...; one that says nothing is vcbench's."""
         backend = self.provenance.get("backend")
         stated = backend.get("capabilities") if isinstance(backend, dict) else None
         return not isinstance(stated, dict) or bool(stated.get(what, True))

@@ -74,11 +74,8 @@ class Drafts:
     def _keep(self, key: Key, cache: KVCache, seconds: float) -> None:
         """Keeps a copy of a cache that will be asked for again, where there is room for it."""
         size = sum(cache.nbytes().values())
-        if (
-            self._wanted[key] > 0
-            and self.held_bytes() + size <= max(self._limit, ALWAYS_KEPT)
-            and (copy := cache.fork()) is not None
-        ):
+        room = max(self._limit, ALWAYS_KEPT) - self.held_bytes()
+        if self._wanted[key] > 0 and size <= room and (copy := cache.fork()) is not None:
             self._kept[key] = _Kept(copy, seconds, size)
 
 
