@@ -49,6 +49,10 @@ class TaskError(VcbenchError):
     """A task's data is missing or malformed."""
 
 
+class RowError(TaskError):
+    """One row of a task's data cannot be asked; it is excluded with this reason, and the others are asked."""
+
+
 class CalibrationError(VcbenchError):
     """A calibration is missing, damaged or made for something else."""
 

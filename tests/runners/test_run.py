@@ -21,9 +21,12 @@ from vcbench.cli.main import app
 from vcbench.config.load import dump_config
 from vcbench.config.options import build_options
 from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, MetricsConfig, RunConfig, TaskConfig
+from vcbench.engine.decoding.stopping import check_request
 from vcbench.engine.model.decoder import Decoder
-from vcbench.errors import ConfigError, RecordError
+from vcbench.engine.types import Request
+from vcbench.errors import ConfigError, RecordError, RequestError
 from vcbench.forensics.tiny import tiny_config
+from vcbench.lossless.check import check_run
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
 
@@ -207,32 +210,75 @@ def test_a_target_that_changes_is_not_scored_with_the_old_one(config: RunConfig,
     assert [line.target for line in load_run(path).prompts.values()] == ["four"]
 
 
-def test_a_request_that_cannot_be_served_fails_alone(config: RunConfig, tmp_path: Path) -> None:
-    """Prompt over the limit: its reason is recorded in every cell, the others are answered."""
+def test_a_prompt_over_the_context_is_not_asked(config: RunConfig, tmp_path: Path) -> None:
     rows = [
         {"id": "long", "prompt_ids": [5] * 500},
         {"id": "fits", "prompt_ids": [5] * 40},
         {"id": "edge", "prompt_ids": [7] * (512 - MAX_TOKENS)},
+        {"id": "over", "prompt_ids": [7] * (512 - MAX_TOKENS + 1)},
         {"id": "one", "prompt_ids": [9]},
     ]
+    asked = trace(config, tmp_path / "prompts.jsonl", rows)
+    console = heard()
+    path = execute(asked, console=console)
+    run = load_run(path)
+    reason = "500 prompt tokens + max_tokens 24 = 524 exceed the model's context of 512, so it is not asked"
+
+    assert run.complete
+    assert f"task trace: 2 of 5 rows excluded; the first: long: {reason}" in console.export_text()
+    assert {request for _, _, request in run.requests} == {"fits", "edge", "one"}
+    assert [each["id"] for each in run.provenance["excluded"]["trace"]] == ["long", "over"]
+    assert run.provenance["excluded"]["trace"][0]["reason"] == reason
+    assert check_run(path).exit_code != 1, "too few for a verdict, and no violation"
+    (tmp_path / "run.yaml").write_text(dump_config(asked))
+    planned = CliRunner().invoke(app, ["run", str(tmp_path / "run.yaml"), "--dry-run"], catch_exceptions=False)
+    assert planned.exit_code == 0
+    assert "task trace: 2 of 5 rows excluded; the first: long" in " ".join(planned.stderr.split())
+
+
+def test_prompts_that_are_all_over_the_context_are_refused(config: RunConfig, tmp_path: Path) -> None:
+    asked = trace(config, tmp_path / "prompts.jsonl", [{"id": "long", "prompt_ids": [5] * 500}])
+    (tmp_path / "run.yaml").write_text(dump_config(asked))
+
+    for options in ([], ["--dry-run"]):
+        done = CliRunner().invoke(app, ["run", str(tmp_path / "run.yaml"), *options])
+        message = "task 'trace' has no prompts: all 1 are excluded; the first, long: 500 prompt tokens"
+        assert message in f"{done.stderr}{done.exception}"
+        assert done.exit_code != 0
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine cannot serve the request named `bad`."""
+
+    def check(request: Request, **limits: int) -> None:
+        if request.id == "bad":
+            raise RequestError("request bad: made to fail")
+        check_request(request, **limits)
+
+    monkeypatch.setattr("vcbench.runners.run.check_request", check)
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_request_that_cannot_be_served_fails_alone(config: RunConfig, tmp_path: Path) -> None:
+    rows = [{"id": name, "prompt_ids": [5] * length} for name, length in (("bad", 8), ("fits", 40), ("one", 1))]
     console = heard()
     path = execute(trace(config, tmp_path / "prompts.jsonl", rows), console=console)
     run = load_run(path)
 
     assert run.complete
-    assert "FAILED: 1 of 4 requests; the first: request long: 500 prompt tokens" in console.export_text()
+    assert "FAILED: 1 of 3 requests; the first: request bad: made to fail" in console.export_text()
     for (_, _, request), line in run.requests.items():
-        assert (line.finish_reason == "error") == (request == "long")
-    reasons = {line.error for line in run.requests.values() if line.error}
-    assert len(reasons) == 1
-    assert "500 prompt tokens + max_tokens 24 = 524 exceed the context limit of 512" in reasons.pop()
+        assert (line.finish_reason == "error") == (request == "bad")
+    assert {line.error for line in run.requests.values() if line.error} == {"request bad: made to fail"}
     found = answers(path)
     assert all(found[label, request] == found["full", request] for label, request in found if "veri" in label)
 
 
-@pytest.mark.parametrize(("length", "code"), [(500, 1), (40, 0)])
-def test_the_exit_code_says_whether_requests_failed(config: RunConfig, tmp_path: Path, length: int, code: int) -> None:
-    asked = trace(config, tmp_path / "prompts.jsonl", [{"id": "one", "prompt_ids": [5] * length}])
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize(("name", "code"), [("bad", 1), ("good", 0)])
+def test_the_exit_code_says_whether_requests_failed(config: RunConfig, tmp_path: Path, name: str, code: int) -> None:
+    asked = trace(config, tmp_path / "prompts.jsonl", [{"id": name, "prompt_ids": [5] * 40}])
     (tmp_path / "run.yaml").write_text(dump_config(asked))
     done = CliRunner().invoke(app, ["run", str(tmp_path / "run.yaml")], catch_exceptions=False)
 

@@ -141,15 +141,16 @@ def test_a_finished_run_is_left_alone(config: RunConfig, monkeypatch: pytest.Mon
     assert (path / "requests.jsonl").read_bytes() == before
 
 
-def test_a_follow_up_over_the_context_fails_where_it_is_asked(config: RunConfig, tmp_path: Path) -> None:
+def test_a_follow_up_over_the_context_is_not_asked(config: RunConfig, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"id": "a", "prompt_ids": [5, 9] * 200, "target": 300}) + "\n")
     task = replace(config.tasks[0], options={**config.tasks[0].options, "path": str(prompts)})
     found = load_run(run(replace(config, tasks=(task,))))
-    failed = {key: line for key, line in found.requests.items() if line.finish_reason == "error"}
+    ends = [line for line in found.turns.values() if line.not_asked]
     assert found.complete
-    assert failed
-    assert all("exceed the context limit of 512" in (line.error or "") for line in failed.values())
+    assert all(line.finish_reason != "error" for line in found.requests.values())
+    assert ends
+    assert all(line.follow_up is None and "exceed the model's context of 512" in str(line.not_asked) for line in ends)
     asked = {(cell.id, "trace", name) for cell in found.cells for name in found.asked(cell, "trace")}
     assert set(found.requests) == asked
 

@@ -159,8 +159,15 @@ def test_raw_adds_nothing() -> None:
 def test_a_missing_column_is_named(tmp_path: Path, missing: str) -> None:
     bad = {key: value for key, value in SAMPLE_ROWS[1].items() if key != missing}
     path = write(tmp_path / "rows.jsonl", SAMPLE_ROWS[0], bad)
-    with pytest.raises(TaskError, match=rf"rows.jsonl, line 2: field `{missing}`"):
-        prompts_of(limit=1, path=path)
+    task = SwebenchLiteTask(Options(path=path))
+    assert len(task.prompts(WordTokenizer(), limit=None, seed=0)) == 1
+    assert f"rows.jsonl, line 2: field `{missing}`" in task.excluded[0].reason
+    assert task.excluded[0].id == ("line-2" if missing == "instance_id" else SAMPLE_ROWS[1]["instance_id"])
+    assert len(task.prompts(WordTokenizer(), limit=1, seed=0)) == 1
+    assert task.excluded == [], "a row that is not asked is not read"
+    alone = write(tmp_path / "alone.jsonl", bad)
+    with pytest.raises(TaskError, match=rf"alone.jsonl, line 1: field `{missing}`"):
+        prompts_of(path=alone)
 
 
 def test_bad_rows(tmp_path: Path) -> None:
@@ -175,7 +182,7 @@ def test_bad_rows(tmp_path: Path) -> None:
         with pytest.raises(TaskError, match=f"line 1: {says}"):
             prompts_of(path=write(file, row | change))
     with pytest.raises(TaskError, match=r"line 2: instance_id '.*' is that of line 1 already"):
-        prompts_of(path=write(file, row, row), limit=1)
+        prompts_of(path=write(file, row, row))
     with pytest.raises(TaskError, match=r"`checkouts` .*nowhere is not a directory"):
         prompts_of(path=write(file, row | {"text": None}), checkouts=str(tmp_path / "nowhere"))
 

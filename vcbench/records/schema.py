@@ -82,6 +82,8 @@ class TurnLine:
     request: str
     follow_up: str | None
     """The request that this cell is asked next; None where the conversation ends."""
+    not_asked: str | None = None
+    """Why the request that would have been next is not asked, such as a prompt over the model's context."""
     timing: dict[str, float] = field(default_factory=dict)
 
 

@@ -16,6 +16,7 @@ from vcbench.backends.cells import Cell
 from vcbench.engine.decoding.teacher_forced import Divergence
 from vcbench.engine.types import BatchTiming, Generation
 from vcbench.models.tokenizer import Tokenizer
+from vcbench.records.codec import plain
 from vcbench.records.provenance import collect
 from vcbench.records.schema import BatchLine, DivergenceLine, PromptLine, RequestLine
 from vcbench.runners.plan import plain_draft
@@ -135,6 +136,9 @@ def provenance(bench: Workbench) -> dict[str, Any]:
             "stop_ids": list(identity.stop_ids),
             "dtype": identity.dtype,
             "device": identity.device,
+            "template": dict(config.model.template),
+            "generation_config": {"dropped": plain(bench.files.generation.dropped)},
+            "notes": list(bench.notes),
         },
         seeds={"run": config.seed},
         extra={

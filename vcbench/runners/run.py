@@ -24,7 +24,7 @@ from vcbench.runners import recording
 from vcbench.runners.agenda import Agenda
 from vcbench.runners.directory import open_run
 from vcbench.runners.ledger import Ledger
-from vcbench.runners.setup import Workbench, prepare
+from vcbench.runners.setup import Workbench, exclusions, prepare
 from vcbench.runners.turns import Turns
 from vcbench.tasks.base import Prompt
 
@@ -40,6 +40,8 @@ def execute(config: RunConfig, *, console: Console, backend: MakeBackend = Bundl
     with run:
         for note in run.dropped:
             console.print(f"dropped: {note}", markup=False)
+        for note in bench.notes:
+            console.print(f"note: {note}", markup=False)
         _report_exclusions(bench, console)
         runner = _Runner(bench, run, console)
         with bench.backend.at_work(console.print):
@@ -75,7 +77,9 @@ class _Runner:
                 self._run_turns(number, task, prompts)
 
     def report_failures(self) -> None:
-        """Says which requests failed in some cell, and the first one's reason."""
+        """Says which requests failed in some cell or were not asked, and the first one's reason."""
+        for line in self.turns.not_asked():
+            self.console.print(line, markup=False)
         failures = self.ledger.failures()
         if not failures:
             return
@@ -167,11 +171,8 @@ class _Runner:
 def _report_exclusions(bench: Workbench, console: Console) -> None:
     """Says how many rows of each task cannot be asked, and names the first."""
     for name, task in bench.sources.items():
-        if task.excluded:
-            first = task.excluded[0]
-            total = len(task.excluded) + len(bench.prompts[name])
-            count = f"task {name}: {len(task.excluded)} of {total} rows excluded"
-            console.print(f"{count}; the first: {first.id}: {first.reason}", markup=False)
+        for line in exclusions(name, task, len(bench.prompts[name])):
+            console.print(line, markup=False)
 
 
 def _chunks(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:

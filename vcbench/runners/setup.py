@@ -16,8 +16,9 @@ from vcbench.engine.types import Request
 from vcbench.errors import TaskError
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.models.tokenizer import Tokenizer
+from vcbench.runners.notes import model_notes, resolved_sampling
 from vcbench.runners.plan import build_plan
-from vcbench.tasks.base import Prompt, Task
+from vcbench.tasks.base import Exclusion, Prompt, Task, checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Workbench:
     tokenizer: Tokenizer
     sources: Mapping[str, Task]
     prompts: Mapping[str, list[Prompt]]
+    notes: tuple[str, ...] = ()
 
     def request(self, task: TaskConfig, prompt: Prompt) -> Request:
         """What the engine is asked for a prompt."""
@@ -48,6 +50,7 @@ class Workbench:
 def prepare(config: RunConfig, backend: MakeBackend = Bundled) -> Workbench:
     """Finds the model, plans the cells and makes the prompts. Raises before anything is loaded or written."""
     files = resolve_model(config.model)
+    config = resolved_sampling(config, files)
     made = backend(config, files)
     plan = build_plan(
         config,
@@ -65,7 +68,11 @@ def prepare(config: RunConfig, backend: MakeBackend = Bundled) -> Workbench:
         plan=plan,
         tokenizer=tokenizer,
         sources=sources,
-        prompts={task.name: make_prompts(task, sources[task.name], tokenizer, config.seed) for task in config.tasks},
+        prompts={
+            task.name: make_prompts(task, sources[task.name], tokenizer, config.seed, files.architecture.max_context)
+            for task in config.tasks
+        },
+        notes=model_notes(config, files, tokenizer),
     )
 
 
@@ -80,9 +87,16 @@ def make_task(task: TaskConfig) -> Task:
     return source
 
 
-def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int) -> list[Prompt]:
-    """The prompts of a task, in order. Raises TaskError if one begins with two BOS tokens."""
-    prompts = source.prompts(tokenizer, limit=task.limit, seed=seed)
+def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int, max_context: int) -> list[Prompt]:
+    """The prompts of a task that fit the model's context, in order; the others join the task's exclusions.
+
+    Raises TaskError if none fits, or if one begins with two BOS tokens.
+    """
+    made = source.prompts(tokenizer, limit=task.limit, seed=seed)
+    reasons = {prompt.id: over_context(task, prompt, max_context) for prompt in made}
+    source.excluded += [Exclusion(id=name, reason=reason) for name, reason in reasons.items() if reason]
+    prompts = [prompt for prompt in made if not reasons[prompt.id]]
+    checked(prompts, task=task.name, excluded=source.excluded)
     for prompt in prompts:
         if tokenizer.bos_id is not None and prompt.ids[:2] == (tokenizer.bos_id, tokenizer.bos_id):
             raise TaskError(
@@ -91,3 +105,23 @@ def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int
                 "`format: raw`"
             )
     return prompts
+
+
+def over_context(task: TaskConfig, prompt: Prompt, max_context: int) -> str | None:
+    """Why the model's context has no room for a prompt and its answer, or None; such a prompt is not asked."""
+    total = len(prompt.ids) + task.max_tokens
+    if total <= max_context:
+        return None
+    return (
+        f"{len(prompt.ids)} prompt tokens + max_tokens {task.max_tokens} = {total} exceed the model's context of "
+        f"{max_context}, so it is not asked"
+    )
+
+
+def exclusions(name: str, source: Task, asked: int) -> list[str]:
+    """A line on the rows of a task that are not asked, with the first one's reason; none where all are."""
+    if not source.excluded:
+        return []
+    first = source.excluded[0]
+    count = f"task {name}: {len(source.excluded)} of {len(source.excluded) + asked} rows excluded"
+    return [f"{count}; the first: {first.id}: {first.reason}"]

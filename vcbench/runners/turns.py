@@ -14,6 +14,7 @@ from vcbench.errors import RecordError
 from vcbench.records.schema import PromptLine, RequestLine, TurnLine
 from vcbench.runners.agenda import Agenda
 from vcbench.runners.ledger import failed
+from vcbench.runners.setup import over_context
 from vcbench.tasks.base import Answer, Prompt
 
 
@@ -45,6 +46,11 @@ class Turns:
                     found.setdefault(follow_up.id, follow_up)
         return list(found.values())
 
+    def not_asked(self) -> list[str]:
+        """A line on the follow-ups that the model's context has no room for; none where all were asked."""
+        reasons = [line.not_asked for line in self.ledger.turns.values() if line.not_asked]
+        return [f"{len(reasons)} follow-ups are not asked; the first: {reasons[0]}"] if reasons else []
+
     def _after(self, cell: Cell, prompt: Prompt) -> Prompt | None:
         key = (cell.id, cell.task.name, prompt.id)
         answer, line = self.ledger.answers.get(key), self.ledger.turns.get(key)
@@ -54,9 +60,13 @@ class Turns:
             return _prompt(known)
         source = self.bench.sources[cell.task.name]
         follow_up = source.follow_up(prompt, self._answer(answer), self.bench.tokenizer)
+        context = self.bench.files.architecture.max_context
+        reason = over_context(cell.task, follow_up, context) if follow_up is not None else None
+        follow_up = None if reason else follow_up
         name = follow_up.id if follow_up is not None else None
         if line is None:
-            self.ledger.append(TurnLine(cell=cell.id, task=cell.task.name, request=prompt.id, follow_up=name))
+            turn = TurnLine(cell=cell.id, task=cell.task.name, request=prompt.id, follow_up=name, not_asked=reason)
+            self.ledger.append(turn)
         elif line.follow_up != name:
             raise RecordError(
                 f"{self.ledger.place}: request {prompt.id!r} led to {line.follow_up!r} when it was recorded, and "

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
-from vcbench.errors import TaskError
+from vcbench.errors import RowError, TaskError
 from vcbench.records.codec import plain
 from vcbench.tasks.reasoning import split
 
@@ -166,6 +167,28 @@ class Task(ABC):
     def export(self, cell: str, answers: Sequence[tuple[Question, Answer]], directory: Path) -> list[Path]:
         """Writes a cell's answers in the benchmark's own format, for its own tools, and says which files."""
         return []
+
+
+T = TypeVar("T")
+
+
+def as_needed(rows: Iterable[T], made: Sequence[Prompt], limit: int | None) -> Iterator[T]:
+    """The rows one by one until `made` holds `limit` prompts; what comes after is never read."""
+    remaining = iter(rows)
+    while limit is None or len(made) < limit:
+        try:
+            yield next(remaining)
+        except StopIteration:
+            return
+
+
+@contextmanager
+def excluding(excluded: list[Exclusion], name: str) -> Iterator[None]:
+    """Within it a row that is refused is added to `excluded` and no more is made of it."""
+    try:
+        yield
+    except RowError as error:
+        excluded.append(Exclusion(id=name, reason=str(error)))
 
 
 def follow_up_id(parent: Prompt, ids: Sequence[int], *, name: str) -> str:

@@ -26,7 +26,9 @@ from vcbench.tasks.base import (
     Question,
     Task,
     Value,
+    as_needed,
     checked,
+    excluding,
 )
 from vcbench.tasks.budget import fit, too_long
 from vcbench.tasks.rows import Row, identified
@@ -73,14 +75,14 @@ class SwebenchLiteTask(Task):
     )
 
     def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
-        """The instances in their order; those over `max_context_tokens` even without code are excluded."""
+        """The instances in their order; bad rows and those over `max_context_tokens` even without code are excluded."""
         options = self.options
         assert isinstance(options, Options)
         self.excluded = []
         made: list[Prompt] = []
-        for name, row in identified(source_rows(options, SAMPLE_FILE), "instance_id"):
-            _check(row)
-            if limit is None or len(made) < limit:
+        for name, row in as_needed(identified(source_rows(options, SAMPLE_FILE), "instance_id"), made, limit):
+            with excluding(self.excluded, name):
+                _check(row)
                 prompt = _prompt(name, row, tokenizer, options)
                 if isinstance(prompt, Exclusion):
                     self.excluded.append(prompt)

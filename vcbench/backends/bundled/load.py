@@ -13,13 +13,19 @@ from vcbench.models.weights import WeightReader
 
 
 def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:
-    """The decoder and the row tiles chosen by the exactness probe."""
+    """The decoder and the row tiles chosen by the exactness probe.
+
+    Raises ModelError if the weights are not those whose hash is recorded, before they were read or after.
+    """
+    files.check_unchanged()
     with WeightReader(files.path) as reader:
         reader.check_complete(files.architecture)
-        return load_decoder(
+        loaded = load_decoder(
             files.architecture,
             reader,
             device=torch.device(identity.device),
             dtype=getattr(torch, identity.dtype),
             exactness=exactness,
         )
+    files.check_unchanged()
+    return loaded

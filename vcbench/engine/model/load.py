@@ -122,4 +122,6 @@ class _Builder:
         return self.place(self.source.tensor(name))
 
     def place(self, tensor: Tensor) -> Tensor:
-        return tensor.to(device=self.device, dtype=self.dtype)
+        placed = tensor.to(device=self.device, dtype=self.dtype)
+        # A view of the file would follow whatever is written to it while the run goes on.
+        return tensor.clone() if placed is tensor else placed
