@@ -147,7 +147,7 @@ def test_noise_of_the_reference_itself_is_told_from_faults(
         decoder, tiles = load(*arguments)
         return Noisy(decoder, kind), tiles
 
-    monkeypatch.setattr("vcbench.runners.run.load", noisy)
+    monkeypatch.setattr("vcbench.backends.bundled.backend.load", noisy)
     monkeypatch.setattr("vcbench.forensics.replay.load", noisy)
     config = replace(tiny_config("noisy", requests=4, cells=CELLS[:2]), output_dir=str(tmp_path))
     run = load_run(execute(config, console=Console(file=io.StringIO())))
