@@ -67,6 +67,10 @@ class SchemaVersionError(RecordError):
     exit_code = 3
 
 
+class MethodError(VcbenchError):
+    """A compression method gave something that no draft cache can be made of."""
+
+
 class StorageError(VcbenchError):
     """A cache cannot be kept where it was asked for."""
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.compressors import examples, tiny
 from tests.compressors.examples import ARCHITECTURE, append, attended, every_method, make, state
+from vcbench.compressors.base import DroppingCompressor
 from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.kv.stores import PagedStore
 from vcbench.engine.model.decoder import Block
@@ -303,6 +304,28 @@ def test_estimates_grow_with_the_prompt(method: Method) -> None:
 
     assert sizes == sorted(sizes)
     assert sizes[0] > 0
+
+
+SCORING = {
+    name: method
+    for name, method in METHODS.items()
+    if isinstance(make(method), DroppingCompressor) and kind(method) != "none"
+}
+
+
+@pytest.mark.parametrize("method", SCORING.values(), ids=SCORING)
+@pytest.mark.parametrize("tokens", [23, 64, PROMPT])
+def test_scores_are_one_for_each_layer_head_and_token(method: Method, tokens: int) -> None:
+    """Also where the budget holds the whole prompt, so that `compress` does not look at them."""
+    snapshot, compressor = examples.snapshot(method, tokens), make(method)
+    assert isinstance(compressor, DroppingCompressor)
+    snapshot.cache.rewind(tokens)
+    found = [scores.clone() for scores in compressor.checked_scores(snapshot)]
+
+    assert len(found) == ARCHITECTURE.n_layers
+    for layer, scores in enumerate(found):
+        assert scores.shape == (ARCHITECTURE.n_kv_heads, tokens)
+        assert torch.equal(compressor.scores(snapshot, layer), scores)
 
 
 def test_pages_are_the_store_under_test() -> None:

@@ -101,7 +101,7 @@ class KVzip(DroppingCompressor[KVzipOptions]):
         count = kept_entries(self.options, (shape.n_layers, shape.n_kv_heads, tokens))
         kept = torch.ones((shape.n_layers, shape.n_kv_heads, tokens), dtype=torch.bool, device=shape.device)
         if count < kept.numel():
-            scores = reconstruction_scores(prefill, self.options)
+            scores = torch.stack(list(self.checked_scores(prefill)))
             kept = torch.zeros_like(kept)
             kept.view(-1)[top_positions(scores.view(1, -1), count)] = True
         return RaggedCache.gather(prefill.cache, [[head.nonzero().mT for head in layer] for layer in kept])
