@@ -69,7 +69,7 @@ def test_other_tiles_than_the_recorded_ones_are_refused(config: RunConfig, monke
     (path / "requests.jsonl").write_bytes(lines[0])
     load = bundled.load
     monkeypatch.setattr(bundled, "load", lambda *given: (load(*given)[0], {"1x1": 64}))
-    with pytest.raises(RecordError, match="begun with row_tiles .* now it is .*choose another run name"):
+    with pytest.raises(RecordError, match=r"begun with row_tiles .* now it is .*choose another run name"):
         execute(narrow(config), console=QUIET)
 
     assert (path / "requests.jsonl").read_bytes() == lines[0]
