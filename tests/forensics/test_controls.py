@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from tests.lossless.conftest import TinyRuns
 from vcbench.backends.bundled.backend import Bundled
+from vcbench.backends.bundled.engine import Engine
 from vcbench.backends.bundled.load import load
 from vcbench.cli.main import app
 from vcbench.config.schema import Arm
@@ -28,7 +29,7 @@ from vcbench.engine.kv.kept import KeptCache
 from vcbench.engine.model.decoder import Block, Decoder
 from vcbench.errors import RecordError
 from vcbench.forensics.controls import run_controls
-from vcbench.forensics.faulty import Engine
+from vcbench.forensics.faulty import FaultyEngine
 from vcbench.forensics.replay import Replay
 from vcbench.forensics.tiny import CELLS, tiny_config
 from vcbench.lossless.cards import Card, card_lines
@@ -214,7 +215,7 @@ def rounding(decoder: Decoder, caches: Mapping[str, KVCache], drafter: CacheLeve
 @pytest.mark.parametrize(
     ("engine", "cause"),
     [
-        (Engine("compressed_cache_in_verify"), "compression leaking into verification"),
+        (FaultyEngine("compressed_cache_in_verify"), "compression leaking into verification"),
         (Engine(parts=replace(PARTS, verifier=rounding)), None),
     ],
     ids=["leak", "rounding"],

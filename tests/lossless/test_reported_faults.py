@@ -23,7 +23,7 @@ from vcbench.engine.decoding.session import CellSetup, run_cell
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
-from vcbench.forensics.faulty import Engine
+from vcbench.forensics.faulty import engine_with
 from vcbench.lossless.answers import Answer, Arm, prompt_sha256
 from vcbench.lossless.check import check_loaded, check_run
 from vcbench.lossless.document import as_dict
@@ -42,7 +42,7 @@ def decode(
     ended: list[Generation] = []
     compressor = ScriptedCompressor(draft) if draft_length else None
     setup = CellSetup(arm="vericache" if draft_length else "full", compressor=compressor, draft_length=draft_length)
-    batch, engine = [prefilled(request, verify)], Engine(fault)
+    batch, engine = [prefilled(request, verify)], engine_with(fault)
     run_cell(cast(Decoder, ScriptedDecoder()), setup, batch, on_end=ended.append, engine=engine)
     return ended[0]
 

@@ -228,6 +228,18 @@ def test_a_template_that_does_not_end_is_ended(source: str) -> None:
     process.close()
 
 
+def test_a_template_that_was_ended_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = TemplateProcess(cpu_s=0.5)
+    monkeypatch.setattr("vcbench.models.chat_template.TEMPLATES", process)
+    template = ChatTemplate({"default": "{% for a in range(99999) %}{{ range(99999) | sum }}{% endfor %}"})
+    with pytest.raises(TaskError, match="it does not end"):
+        template.render(USER)
+    monkeypatch.setattr(process, "ask", lambda *_: pytest.fail("tried again"))
+    with pytest.raises(TaskError, match="is not tried again: it does not end"):
+        template.render(USER)
+    process.close()
+
+
 @pytest.mark.parametrize("source", ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{% if 1 %}" * 3000])
 def test_a_template_too_deep_to_compile(source: str) -> None:
     with pytest.raises(ModelError, match="does not compile"):

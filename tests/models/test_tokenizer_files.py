@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.models import tiny
-from vcbench.errors import ModelError
+from vcbench.errors import ModelError, RequestError
 from vcbench.models.gguf_convert import build_tokenizer
 from vcbench.models.tokenizer import Tokenizer
 
@@ -51,8 +51,10 @@ def check_alike(directory: Path) -> Tokenizer:
         ids = theirs.encode(text, add_special_tokens=False)
         assert ours.encode(text) == ids, text
         assert ours.decode(ids) == theirs.decode(ids), text
-    special = {index for index, token in theirs.added_tokens_decoder.items() if token.special}
-    assert {index for index in range(ours.vocab_size) if ours.is_special(index)} == special
+    added = ours._tokenizer.get_added_tokens_decoder()
+    assert {index: repr(token) for index, token in added.items()} == {
+        index: repr(token) for index, token in theirs.added_tokens_decoder.items()
+    }
     return ours
 
 
@@ -249,6 +251,18 @@ def test_arguments_of_the_template_are_part_of_what_is_asked(write: Any) -> None
         assert Tokenizer(directory, template_arguments=arguments).chat(messages) == ids
     with pytest.raises(ModelError, match=r"model.template: .* does not read `enable_thinkng`.*did you mean"):
         Tokenizer(directory, template_arguments={"enable_thinkng": False})
+
+
+def test_a_token_beyond_the_embedding_is_named(write: Any) -> None:
+    directory = write(tokenizer_config={"pad_token": "<pad>"})
+
+    assert Tokenizer(directory, vocab_size=N + 1).encode("<pad>") == [N]
+    ours = Tokenizer(directory, vocab_size=N)
+    assert ours.encode("the") == Tokenizer(directory).encode("the")
+    with pytest.raises(
+        RequestError, match=rf"holds the token '<pad>' of id {N}, for which the model's embedding of {N}"
+    ):
+        ours.encode("the<pad>")
 
 
 def test_arguments_without_a_template(write: Any) -> None:

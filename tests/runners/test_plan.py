@@ -134,6 +134,7 @@ def test_model_machine_and_code_count(change: dict[str, Any]) -> None:
         {"seed": 1},
         {"engine": EngineConfig(exactness="fast")},
         {"engine": EngineConfig(prefill_chunk=512)},
+        {"model": replace(RUN.model, template={"enable_thinking": False})},
         {"methods": {"m": MethodConfig(compressor="half", options={"keep": 0.501})}},
     ],
 )

@@ -1,4 +1,4 @@
-"""An engine with one of `vcbench.lossless.faults` built in; the full-KV and lossy arms stay sound."""
+"""The engine with one of `vcbench.lossless.faults` built in; the full-KV and lossy arms stay sound."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vcbench.backends.bundled.drafts import SharedCompressor
+from vcbench.backends.bundled.engine import Engine
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Arm
 from vcbench.engine.codes.quantised import QuantisedCache
@@ -23,7 +24,6 @@ from vcbench.engine.decoding.session import (
     Parts,
     Prefilled,
     StreamFactory,
-    decode_cell,
 )
 from vcbench.engine.kv.cache import EntryCache, FullCache, KVCache
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
@@ -34,24 +34,22 @@ NEVER = 1 << 30
 ANOTHER_MODEL = 20260517
 
 
-class Engine:
-    """`decode_cell` with a fault in its VeriCache cells. `parts`: what these are put together from, fault included."""
+class FaultyEngine(Engine):
+    """An engine with a fault in its VeriCache cells."""
 
-    def __init__(self, fault: str | None = None, parts: Parts | None = None) -> None:
-        """`parts` replace those of the fault, in every arm."""
-        if fault is not None:
-            find_fault(fault)
-        self.fault, self._given = fault, parts
+    def __init__(self, fault: str, parts: Parts | None = None) -> None:
+        """`parts` replace those of the fault, in every arm. Raises UsageError for a fault that is not known."""
+        super().__init__(parts)
+        find_fault(fault)
+        self.fault = fault
 
     def parts(self, arm: Arm) -> Parts:
-        """What the cells of an arm are put together from."""
-        if self._given is not None:
-            return self._given
-        return FAULTY_PARTS.get(self.fault or "", PARTS) if arm == "vericache" else PARTS
+        if self.replaced is None and arm == "vericache":
+            return FAULTY_PARTS.get(self.fault, PARTS)
+        return super().parts(arm)
 
-    def with_parts(self, parts: Parts) -> Engine:
-        """The same engine with its cells put together from these."""
-        return Engine(self.fault, parts)
+    def with_parts(self, parts: Parts) -> FaultyEngine:
+        return FaultyEngine(self.fault, parts)
 
     def __call__(
         self,
@@ -62,10 +60,8 @@ class Engine:
         stream: StreamFactory | None = None,
         observe: Observer | None = None,
     ) -> Generator[Generation, None, BatchTiming]:
-        """Decodes a batch to its end, as `decode_cell` does."""
-        parts = self.parts(setup.arm)
         if setup.arm != "vericache":
-            return decode_cell(decoder, setup, batch, stream=stream, observe=observe, parts=parts)
+            return super().__call__(decoder, setup, batch, stream=stream, observe=observe)
         match self.fault:
             case "residual_never_quantised" | "cache_silently_replaced" if setup.compressor is not None:
                 swap = _never_quantised if self.fault == "residual_never_quantised" else _ordinary
@@ -73,7 +69,7 @@ class Engine:
             case "wrong_model_records":
                 decoder = another_model(decoder)
                 batch = [_prefilled_by(decoder, item, setup.compressor) for item in batch]
-        decoding = decode_cell(decoder, setup, batch, stream=stream, observe=observe, parts=parts)
+        decoding = super().__call__(decoder, setup, batch, stream=stream, observe=observe)
         return _without(decoding, batch[-1].request.id) if self.fault == "drop_last_request" else decoding
 
 
@@ -89,6 +85,11 @@ def _without(
             return timing
         if generation.request_id != dropped:
             yield generation
+
+
+def engine_with(fault: str | None) -> Engine:
+    """The engine of a run: with its fault, if one was put in."""
+    return Engine() if fault is None else FaultyEngine(fault)
 
 
 class _BlockEnd(Progress):

@@ -14,7 +14,7 @@ from vcbench.backends.bundled.backend import Bundled
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig
 from vcbench.errors import UsageError
-from vcbench.forensics.faulty import Engine
+from vcbench.forensics.faulty import engine_with
 from vcbench.forensics.tiny import CELLS, GREEDY, PENALISED, TINY, tiny_config
 from vcbench.lossless.faults import find_fault
 from vcbench.runners.run import execute
@@ -31,12 +31,13 @@ def run_for_gate(config: RunConfig, *, fault: str | None, console: Console) -> P
         return execute(config, console=console)
     if obstacle := fault_obstacle(config, fault):
         raise UsageError(f"fault {fault} would do nothing here: {obstacle}")
-    return execute(replace(config, name=f"{config.name}-{fault}"), console=console, backend=broken(fault))
+    named = replace(config, name=f"{config.name}-{fault}")
+    return execute(named, console=console, backend=broken(fault))
 
 
 def broken(fault: str | None) -> MakeBackend:
     """The bundled backend with a fault built in, which every cell's id names; None for a sound one."""
-    return partial(Bundled, engine=Engine(fault), fault=fault)
+    return partial(Bundled, engine=engine_with(fault), fault=fault)
 
 
 def tiny_run(fault: str | None) -> RunConfig:

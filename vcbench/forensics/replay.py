@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vcbench.backends.bundled.backend import Bundled
+from vcbench.backends.bundled.engine import Engine
 from vcbench.backends.bundled.load import load
 from vcbench.backends.bundled.methods import Methods, cell_setup
 from vcbench.backends.cells import Cell, Identity
@@ -20,7 +21,7 @@ from vcbench.engine.environment import set_threads
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
-from vcbench.forensics.faulty import Engine
+from vcbench.forensics.faulty import engine_with
 from vcbench.models.instruction import InstructionWriter
 from vcbench.models.store import resolve_model
 from vcbench.models.tokenizer import TextStream, Tokenizer
@@ -79,7 +80,7 @@ class Replay:
         )
         set_threads(int(run.provenance.get("decoding_threads") or 0))
         decoder, _ = load(files, identity, config.engine.exactness)
-        engine = Engine(run.provenance.get("injected_fault"))
+        engine = engine_with(run.provenance.get("injected_fault"))
         return cls(run, bench, identity, Methods(bench.plan.cells), decoder, engine)
 
     def in_float32(self) -> Replay:

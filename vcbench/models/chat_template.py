@@ -33,6 +33,7 @@ class ChatTemplate:
             raise ModelError("no chat template; use a model that has one, or a task whose prompts are plain text")
         self.sources = dict(sources)
         self._now = now.isoformat()
+        self._ended: str | None = None
         self._facts = {name: self._compile(name, source) for name, source in sources.items()}
 
     @property
@@ -65,6 +66,8 @@ class ChatTemplate:
         Raises TaskError if the messages do not suit the template, or it takes too much time or memory over them.
         """
         name = self._choose(tools)
+        if self._ended is not None:
+            raise TaskError(f"the model's chat template is not tried again: {self._ended}")
         takes_parts = self._facts[name]["takes_parts"]
         prepared = [_prepare(message, index, takes_parts=takes_parts) for index, message in enumerate(messages)]
         given = dict(variables or {}) | {
@@ -77,6 +80,9 @@ class ChatTemplate:
             answer = TEMPLATES.ask(self.sources[name], self._now, given)
         except (TypeError, ValueError, RecursionError) as error:
             raise TaskError(f"a message or tool holds what JSON cannot: {error}") from error
+        if "ended" in answer:
+            # A thousand prompts would each take the time after which it was ended.
+            self._ended = one_line(answer["error"])
         if "error" in answer:
             raise TaskError(f"the model's chat template refuses these messages: {one_line(answer['error'])}")
         return str(answer["text"])

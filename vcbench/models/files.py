@@ -14,21 +14,28 @@ LARGEST_BYTES = 64 * 2**20
 """Of a configuration or template; published ones are below 1 MB, weight indexes below 20 MB."""
 
 
-def read_text(path: Path, *, largest: int = LARGEST_BYTES) -> str:
-    """The text of a regular file. Raises ModelError if it is absent, unreadable, too large or something else."""
+def read_bytes(path: Path, *, largest: int = LARGEST_BYTES) -> bytes:
+    """The bytes of a regular file. Raises ModelError if it is absent, unreadable, too large or something else."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise ModelError(f"{path} is not a regular file; fetch the model again")
         if status.st_size > largest:
             raise ModelError(f"{path} has {status.st_size:,} bytes; supported: at most {largest:,}")
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes()
     except FileNotFoundError:
         raise ModelError(f"{path.parent} has no {path.name}; expected a Hugging Face model directory") from None
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_text(path: Path, *, largest: int = LARGEST_BYTES) -> str:
+    """The text of a regular file, line ends as \\n. Raises ModelError as `read_bytes`, or if it is not UTF-8."""
+    try:
+        text = read_bytes(path, largest=largest).decode("utf-8")
     except ValueError as error:
         raise ModelError(f"{path} is not UTF-8 text ({error}); fetch the model again") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json(path: Path, *, largest: int = LARGEST_BYTES) -> dict[str, Any]:

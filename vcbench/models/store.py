@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vcbench.config.paths import user_path
 from vcbench.config.schema import ModelConfig
 from vcbench.errors import ModelError
 from vcbench.models import cache, catalog
@@ -16,7 +17,7 @@ from vcbench.models.generation import FILE as GENERATION_FILE
 from vcbench.models.generation import Generation, parse_generation, stop_notes
 from vcbench.models.hf_config import parse_architecture
 from vcbench.models.hf_rope import rope_notes
-from vcbench.models.safetensors_header import weight_files, weight_notes
+from vcbench.models.safetensors_header import read_headers, weight_files, weight_notes
 from vcbench.models.tied import untied
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
@@ -69,7 +70,7 @@ def resolve_model(model: ModelConfig) -> ModelFiles:
         generation = parse_generation(written, config, architecture.vocab_size)
         files = weight_files(path)
         stamps = tuple(cache.FileStamp.of(file) for file in files)
-        architecture, tied_notes = untied(path, architecture)
+        architecture, tied_notes = untied(read_headers(path), architecture)
         digest = cache.weights_sha256(files)
     except OSError as error:
         raise ModelError(f"cannot read the weights in {path}: {error.strerror or error}") from error
@@ -166,7 +167,7 @@ def _locate(model: ModelConfig) -> tuple[Path, str | None]:
         if path is None:
             raise ModelError(f"model {model.id} has not been fetched yet; run: vcbench model fetch {model.id}")
         return path, known.requirement
-    local = Path(model.id).expanduser()
+    local = user_path(model.id)
     if local.is_dir():
         _refuse_revision(model, "a local directory")
         return local.resolve(), None

@@ -80,8 +80,8 @@ class TemplateProcess:
             return answer
         code, limits = process.wait(), f"a template may take {self._cpu_s:g} s of processor time and 1 GiB of memory"
         if code == -signal.SIGPROF:
-            return {"error": f"it does not end; {limits}"}
-        return {"error": f"its process ended with code {code}; {limits}"}
+            return {"error": f"it does not end; {limits}", "ended": True}
+        return {"error": f"its process ended with code {code}; {limits}", "ended": True}
 
 
 TEMPLATES = TemplateProcess()

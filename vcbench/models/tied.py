@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from vcbench.models.architecture import Architecture
-from vcbench.models.safetensors_header import TensorEntry, read_headers
+from vcbench.models.safetensors_header import TensorEntry
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 CHUNK_BYTES = 2**24
 
 
-def untied(path: Path, architecture: Architecture) -> tuple[Architecture, list[str]]:
-    """The architecture as the weights have it, and what is worth saying.
+def untied(entries: Mapping[str, TensorEntry], architecture: Architecture) -> tuple[Architecture, list[str]]:
+    """The architecture as the weights have it, and what is worth saying. `entries`: all tensors by name.
 
     As in transformers 5: a head beside tied embeddings is tied where all its values are the same, and stands for itself
-    where they are not. Cost: reads both tensors, where there are two. Raises ModelError on damaged headers.
+    where they are not. Cost: reads both tensors, where there are two.
     """
     if not architecture.tied_embeddings:
         return architecture, []
-    entries = read_headers(path)
     embedding, head = entries.get(EMBEDDING), entries.get(HEAD)
     if embedding is None or head is None or _same_values(embedding, head):
         return architecture, []

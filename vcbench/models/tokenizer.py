@@ -39,9 +39,7 @@ class Tokenizer:
         guarded(path, lambda: add_tokens(self._tokenizer, self._special))
         decoder = self._tokenizer.decoder
         self._decoder = TokenDecoder(json.loads(decoder.__getstate__()) if decoder is not None else None)
-        self._special_ids = frozenset(
-            index for index, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
-        )
+        self._embedded = vocab_size
         self.vocab_size = max(vocab_size or 0, self._tokenizer.get_vocab_size(with_added_tokens=True))
         self._template_arguments = dict(template_arguments or {})
         if self._template_arguments:
@@ -55,10 +53,16 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text. No token is added; one that the text spells out (`<|im_end|>`) is recognised.
 
-        Raises RequestError on a lone surrogate, with its offset.
+        Raises RequestError on a lone surrogate, with its offset, and on a token that the model's embedding lacks.
         """
         _refuse_surrogates(text)
         ids: list[int] = guarded(self._path, lambda: self._tokenizer.encode(text, add_special_tokens=False).ids)
+        if self._embedded is not None and ids and max(ids) >= self._embedded:
+            token = max(ids)
+            raise RequestError(
+                f"the text holds the token {self._tokenizer.id_to_token(token)!r} of id {token}, for which the model's "
+                f"embedding of {self._embedded} rows has none; take it out of the text"
+            )
         return list(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -102,10 +106,6 @@ class Tokenizer:
     def eos_id(self) -> int | None:
         """The token that the tokenizer calls the end of a text, or None if it names none."""
         return self._role_id("eos_token")
-
-    def is_special(self, token: int) -> bool:
-        """Whether the id is a control token."""
-        return token in self._special_ids
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token stands for; empty for an id of the embedding that no token uses.

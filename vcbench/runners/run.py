@@ -29,14 +29,16 @@ from vcbench.runners.turns import Turns
 from vcbench.tasks.base import Prompt
 
 
-def execute(config: RunConfig, *, console: Console, backend: MakeBackend = Bundled) -> Path:
+def execute(config: RunConfig, *, console: Console, backend: MakeBackend = Bundled, beside: str | None = None) -> Path:
     """Runs or finishes a configuration and returns the run's directory.
+
+    `beside` is the run's name where its own is that of another run, which then stays where it is.
 
     Raises VcbenchError before anything is written when the model, the plan or the prompts are not usable, and
     RecordError when the disk fails; the same call then goes on where it stopped.
     """
     bench = prepare(config, backend)
-    run = open_run(bench, console)
+    run = open_run(bench, console, beside=beside)
     with run:
         for note in run.dropped:
             console.print(f"dropped: {note}", markup=False)
@@ -70,7 +72,7 @@ class _Runner:
         if not missing and not self.turns.unfinished():
             self.console.print(f"{self.directory.path} is complete; nothing to run", markup=False)
             return
-        self.directory.add_provenance(self.backend.open(self.bench.plan))
+        self.directory.add_provenance({"opened": dict(self.backend.open(self.bench.plan))})
         with self._progress() as progress:
             self.progress, self.bar = progress, progress.add_task("prefill", total=missing)
             for number, task, prompts in batches:
@@ -80,7 +82,9 @@ class _Runner:
         """Says which requests failed in some cell or were not asked, and the first one's reason."""
         for line in self.turns.not_asked():
             self.console.print(line, markup=False)
-        failures = self.ledger.failures()
+        first = {(task, prompt.id) for task, prompts in self.bench.prompts.items() for prompt in prompts}
+        asked = first | self.ledger.asked.keys()
+        failures = {key: reason for key, reason in self.ledger.failures().items() if key in asked}
         if not failures:
             return
         total = sum(map(len, self.bench.prompts.values())) + len(self.ledger.asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from vcbench import registry
 from vcbench.backends.base import Backend, MakeBackend
@@ -16,9 +17,10 @@ from vcbench.engine.types import Request
 from vcbench.errors import TaskError
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.models.tokenizer import Tokenizer
+from vcbench.models.weights import WeightReader
 from vcbench.runners.notes import model_notes, resolved_sampling
 from vcbench.runners.plan import build_plan
-from vcbench.tasks.base import Exclusion, Prompt, Task, checked
+from vcbench.tasks.base import Exclusion, Prompt, PromptTokenizer, Task, checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class Workbench:
 def prepare(config: RunConfig, backend: MakeBackend = Bundled) -> Workbench:
     """Finds the model, plans the cells and makes the prompts. Raises before anything is loaded or written."""
     files = resolve_model(config.model)
+    check_weights(files)
     config = resolved_sampling(config, files)
     made = backend(config, files)
     plan = build_plan(
@@ -87,7 +90,17 @@ def make_task(task: TaskConfig) -> Task:
     return source
 
 
-def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int, max_context: int) -> list[Prompt]:
+class ContextTokenizer(PromptTokenizer, Protocol):
+    """What making prompts needs of a tokenizer."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that opens a text, if there is one."""
+
+
+def make_prompts(
+    task: TaskConfig, source: Task, tokenizer: ContextTokenizer, seed: int, max_context: int
+) -> list[Prompt]:
     """The prompts of a task that fit the model's context, in order; the others join the task's exclusions.
 
     Raises TaskError if none fits, or if one begins with two BOS tokens.
@@ -125,3 +138,9 @@ def exclusions(name: str, source: Task, asked: int) -> list[str]:
     first = source.excluded[0]
     count = f"task {name}: {len(source.excluded)} of {len(source.excluded) + asked} rows excluded"
     return [f"{count}; the first: {first.id}: {first.reason}"]
+
+
+def check_weights(files: ModelFiles) -> None:
+    """Raises ModelError unless the weights are those of the architecture; before a run writes or moves anything."""
+    with WeightReader(files.path) as reader:
+        reader.check_complete(files.architecture)

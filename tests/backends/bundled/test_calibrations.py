@@ -103,6 +103,7 @@ def test_a_method_that_no_cell_uses_needs_nothing(config: RunConfig) -> None:
     assert set(bench.config.methods) == set(METHODS)
 
 
+@pytest.mark.acceptance("A-GEN-3")
 def test_fitted_methods_run_and_are_lossless(config: RunConfig, model: ModelConfig, text: Path) -> None:
     """A-GEN-3 for both, and what the records say of the fit."""
     paths = {name: calibrate(model, name, text) for name in ("kvquant", "kvzap")}

@@ -15,13 +15,13 @@ from vcbench.config.schema import Arm
 from vcbench.engine.decoding.progress import Committed
 from vcbench.engine.decoding.session import CellSetup, decode_cell, run_cell
 from vcbench.engine.types import Generation
-from vcbench.forensics.faulty import Engine
+from vcbench.forensics.faulty import FaultyEngine
 
 
 @pytest.mark.parametrize("arm", ["full", "lossy", "vericache"])
 @pytest.mark.parametrize(
     "engine",
-    [decode_cell, Engine("eos_only_checked_at_block_end"), Engine("cap_before_stop")],
+    [decode_cell, FaultyEngine("eos_only_checked_at_block_end"), FaultyEngine("cap_before_stop")],
     ids=["sound", "end", "cap"],
 )
 def test_an_observer_sees_every_token_once_and_the_logits_that_chose_it(arm: Arm, engine: Any) -> None:

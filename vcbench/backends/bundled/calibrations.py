@@ -8,7 +8,6 @@ from typing import Any
 
 from vcbench import registry
 from vcbench.backends.bundled.identity import identify
-from vcbench.backends.bundled.load import load
 from vcbench.calibration.base import Calibration, CalibrationNeed
 from vcbench.calibration.store import (
     calibration_path,
@@ -19,6 +18,7 @@ from vcbench.calibration.store import (
 )
 from vcbench.calibration.text import Samples, sample
 from vcbench.config.options import build_options
+from vcbench.config.paths import user_path
 from vcbench.config.schema import MethodConfig, ModelConfig, RunConfig
 from vcbench.errors import CalibrationError, ConfigError, Problem, UsageError
 from vcbench.models.progress import Progress, silent
@@ -96,6 +96,7 @@ def fit_model(
     progress: Progress = silent,
 ) -> tuple[Calibration, Path]:
     """`calibrate_model` on token ids."""
+    from vcbench.backends.bundled.load import load
     from vcbench.models.instruction import InstructionWriter
     from vcbench.models.tokenizer import Tokenizer
 
@@ -129,5 +130,5 @@ def fit_model(
 def _place(need: CalibrationNeed, compressor: str, weights_sha256: str) -> Path:
     """Where a run with these options looks for the fit."""
     if need.file is not None:
-        return Path(need.file).expanduser()
+        return user_path(need.file)
     return calibration_path(compressor, need.settings, weights_sha256)
