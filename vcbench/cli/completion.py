@@ -96,7 +96,9 @@ def complete_request(ctx: typer.Context, incomplete: str) -> list[str]:
     from vcbench.records.reader import load_run
 
     with contextlib.suppress(Exception):
-        names = dict.fromkeys(request for _, request in load_run(find_run(ctx.params["run"])).prompts)
+        # An option whose value is still to come keeps the arguments from being read; they are then left over.
+        run = ctx.params.get("run") or ctx.args[0]
+        names = dict.fromkeys(request for _, request in load_run(find_run(run)).prompts)
         return [name for name in names if name.startswith(incomplete)]
     return []
 

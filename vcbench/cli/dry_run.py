@@ -16,6 +16,7 @@ from vcbench.config.schema import RunConfig, TaskConfig
 from vcbench.errors import ModelError
 from vcbench.models.catalog import known_architecture
 from vcbench.models.store import ModelFiles, resolve_model
+from vcbench.runners.display import spoken
 from vcbench.runners.estimate import ASSUMED_ACCEPTANCE, PlanEstimate, estimate, measure_machine
 from vcbench.runners.expected import Expected, absent_calibrations, expected_prompts
 from vcbench.runners.gpus import BANDWIDTH_SHARE, FLOP_SHARE, Gpu, find_gpu, smallest_gpu
@@ -169,13 +170,10 @@ def _size(count: int | None) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    """Seconds, minutes or hours, whichever reads best."""
+    """The time in words; short ones to a tenth of a second."""
     if seconds is None:
         return "unknown"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{seconds:.1f} s" if seconds < 59.5 else spoken(seconds)
 
 
 def _remarks(outlook: Outlook) -> None:

@@ -53,11 +53,12 @@ def _run_below(directory: Path, text: str) -> Path:
     from vcbench.records.printable import printable
     from vcbench.registry import suggest
 
-    named = directory / text if Path(text).name == text and text not in (".", "..") else Path(text)
+    plain = Path(text).name == text and text not in ("", ".", "..")
+    named = directory / text if plain else Path(text)
     shown = printable(text)
     if named.is_symlink():
         raise UsageError(f"{shown} is a link; remove the link itself, or name the run that it leads to")
-    if not named.is_dir():
+    if not text or not named.is_dir():
         known = names_of_runs(directory)
         raise UsageError(f"no run {shown!r} under {directory}/; {suggest(text, known) if known else 'there are none'}")
     if named.resolve().parent != directory.resolve():
@@ -88,12 +89,16 @@ def _state(path: Path) -> str:
 
 def _ask(count: int) -> None:
     """Raises UsageError where nobody can be asked, and Exit where the answer is no."""
-    if not sys.stdin.isatty():
+    if not _asked_by_a_person():
         raise UsageError("nobody is here to be asked (stdin is no terminal); give --yes to remove without asking")
     what = "this run" if count == 1 else f"these {count} runs"
     if not typer.confirm(f"Remove {what}?", err=True):
         notes().print("nothing is removed")
         raise typer.Exit
+
+
+def _asked_by_a_person() -> bool:
+    return sys.stdin.isatty()
 
 
 def _remove(path: Path) -> None:

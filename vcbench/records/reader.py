@@ -137,7 +137,7 @@ def load_run(path: Path | str, *, all_prompts: bool = False) -> Run:
     """
     path = Path(path)
     if not path.is_dir():
-        raise RecordError(f"no run in {path}: there is no such directory; `vcbench ls runs` lists the runs")
+        raise RecordError(f"no run in {path}: there is no such directory; `vcbench runs` lists the runs")
     provenance = read_json(path / PROVENANCE)
     data = read_requests(path)
     dropped: list[str] = []

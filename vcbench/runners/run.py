@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from vcbench.backends.base import Asked, MakeBackend, Pair
 from vcbench.backends.bundled.backend import Bundled
@@ -23,6 +22,7 @@ from vcbench.records.store import RunDirectory
 from vcbench.runners import recording
 from vcbench.runners.agenda import Agenda
 from vcbench.runners.directory import open_run
+from vcbench.runners.display import Display
 from vcbench.runners.ledger import Ledger
 from vcbench.runners.setup import Workbench, exclusions, prepare
 from vcbench.runners.turns import Turns
@@ -73,8 +73,7 @@ class _Runner:
             self.console.print(f"{self.directory.path} is complete; nothing to run", markup=False)
             return
         self.directory.add_provenance({"opened": dict(self.backend.open(self.bench.plan))})
-        with self._progress() as progress:
-            self.progress, self.bar = progress, progress.add_task("prefill", total=missing)
+        with Display(self.console, missing) as self.display:
             for number, task, prompts in batches:
                 self._run_turns(number, task, prompts)
 
@@ -95,10 +94,6 @@ class _Runner:
     def _batch_size(self) -> int:
         return self.bench.config.engine.batch_size
 
-    def _progress(self) -> Progress:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        return Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-
     def _run_turns(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
         """A batch of prompts, and then in batches whatever their answers lead to."""
         todo = [prompt for prompt in prompts if self.agenda.missing(task, prompt)]
@@ -106,7 +101,7 @@ class _Runner:
             self._run_batch(number, task, todo)
         for batch in _chunks(self.turns.after(task, prompts), self._batch_size):
             more = sum(self.agenda.missing(task, prompt) for prompt in batch)
-            self.progress.update(self.bar, total=(self.progress.tasks[self.bar].total or 0) + more)
+            self.display.expect(more)
             self._run_turns(number, task, batch)
 
     def _run_batch(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
@@ -121,7 +116,7 @@ class _Runner:
 
     def _admit(self, task: TaskConfig, prompts: Sequence[Prompt]) -> list[Prompt]:
         """The prompts that can be served; the others are recorded as failed in every cell asked."""
-        self.progress.update(self.bar, description=f"{task.name}: prefill")
+        self.display.enter(f"{task.name}: prefill")
         asked = [Asked(self.bench.request(task, each), tuple(self.agenda.cells(task, each))) for each in prompts]
         ready = []
         for prompt, admission in zip(prompts, self.backend.admit(asked), strict=True):
@@ -140,7 +135,7 @@ class _Runner:
         todo = {prompt.id: prompt for prompt in batch if self.agenda.owes_answer(cell, prompt)}
         if not todo:
             return
-        self.progress.update(self.bar, description=f"{cell.task.name}: {cell.label}")
+        self.display.enter(f"{cell.task.name}: {cell.label}")
         ended: list[Generation] = []
         requests = {name: self.bench.request(cell.task, prompt) for name, prompt in todo.items()}
         recording.reset_peak_rss()
@@ -153,14 +148,14 @@ class _Runner:
 
     def _record(self, line: RequestLine) -> None:
         self.ledger.append(line)
-        self.progress.advance(self.bar)
+        self.display.advance(tokens=len(line.token_ids))
 
     def _run_divergence(self, cell: Cell, batch: Sequence[Prompt]) -> None:
         todo = [prompt for prompt in batch if self.agenda.measurable(cell, prompt)]
         full = self.agenda.full(cell)
         if not todo or full is None:
             return
-        self.progress.update(self.bar, description=f"{cell.task.name}: divergence of {cell.label}")
+        self.display.enter(f"{cell.task.name}: divergence of {cell.label}")
         answers, task = self.ledger.answers, cell.task.name
         pairs = [Pair(answers[full.id, task, prompt.id], answers[cell.id, task, prompt.id]) for prompt in todo]
         beside = [self.bench.request(cell.task, each) for each in batch if cell in self.agenda.cells(cell.task, each)]
@@ -169,7 +164,7 @@ class _Runner:
         seconds = (time.perf_counter() - started) / len(todo)
         for prompt in todo:
             self.ledger.append(recording.divergence_line(cell, prompt.id, found[prompt.id], seconds))
-        self.progress.advance(self.bar, len(todo))
+        self.display.advance(len(todo))
 
 
 def _report_exclusions(bench: Workbench, console: Console) -> None:
