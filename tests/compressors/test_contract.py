@@ -121,9 +121,9 @@ def test_drafting_and_committing_is_committing(method: Method, tokens: int, patt
         for i in range(length):
             append(drafted, 1, seed=seed + i)
         append(full, 14, seed=1000 + number)
-        full.commit(committed)
         drafted.commit(committed, full)
         direct.commit(committed, full)
+        full.commit(committed)
         assert drafted.tokens == drafted.committed == full.committed
 
     assert state(drafted) == state(direct)
@@ -139,8 +139,8 @@ def test_verified_entries_and_written_ones_commit_alike(method: Method, pattern:
     for number, (_, committed, _) in enumerate(pattern):
         for cache in (full, written):
             append(cache, 14, seed=1000 + number)
-        full.commit(committed)
         verified.commit(committed, full)
+        full.commit(committed)
         written.commit(committed)
 
     assert state(verified) == state(written)

@@ -17,7 +17,7 @@ from tests.engine.cells import check_same, decode, request
 from vcbench.calibration.base import Calibration
 from vcbench.calibration.store import make_calibration
 from vcbench.compressors.base import Compressor, prefill_for
-from vcbench.engine.decoding.session import Prefilled
+from vcbench.engine.decoding.levels import Prefilled
 from vcbench.engine.kv.cache import KVCache
 from vcbench.engine.model.decoder import Decoder, Prefill
 from vcbench.engine.model.load import load_decoder

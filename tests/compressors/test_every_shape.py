@@ -14,7 +14,7 @@ from tests.compressors import examples, shapes, tiny
 from tests.compressors.examples import append, state
 from tests.compressors.shapes import METHODS, SHAPES, Method
 from tests.engine.cells import check_same, decode, request
-from vcbench.engine.decoding.session import Prefilled
+from vcbench.engine.decoding.levels import Prefilled
 from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
@@ -65,9 +65,9 @@ def test_drafts_leave_no_trace_on_any_shape_and_length(method: Method, data: st.
         assert state(drafted) == before
         append(drafted, length, seed=50 + number)
         append(full, 14, seed=1000 + number)
-        full.commit(committed)
         drafted.commit(committed, full)
         direct.commit(committed, full)
+        full.commit(committed)
         assert drafted.tokens == drafted.committed == full.committed
 
     assert state(drafted) == state(direct)
@@ -87,8 +87,8 @@ def test_committed_tokens_are_coded_as_a_prompt_of_them_is(
     for number, (length, committed) in enumerate(pattern):
         append(cache, length, seed=number)
         append(full, 14, seed=1000 + number)
-        full.commit(committed)
         cache.commit(committed, full)
+        full.commit(committed)
     whole = Prefill(
         cache=full,
         first_logits=torch.zeros(1),

@@ -52,8 +52,8 @@ def test_sinks_and_window_are_held_after_any_appends(
         committed = min(wanted, drafted + 1)
         examples.append(cache, drafted, seed=number)
         examples.append(full, 31, seed=number)
-        full.commit(committed)
         cache.commit(committed, full)
+        full.commit(committed)
         tokens += committed
         assert held(cache) == [expected_positions(tokens, sinks, window)] * 4
         k, v, positions = cache.materialize(1)

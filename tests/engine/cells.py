@@ -8,9 +8,11 @@ from typing import Any
 
 from tests.compressors.examples import every_method, make
 from tests.engine import tiny
+from tests.engine.decoding.setups import cell
 from vcbench.compressors.base import Compressor
 from vcbench.config.schema import Arm, DraftLength
-from vcbench.engine.decoding.session import CellSetup, Compress, Prefilled, run_cell
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import Compress, run_cell
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 
@@ -67,7 +69,7 @@ def decode(
 ) -> list[Generation]:
     """The generations of a cell, in the batch's order."""
     ended: dict[str, Generation] = {}
-    setup = CellSetup(arm=arm, compressor=compressor, draft_length=draft_length, seed=11)
+    setup = cell(arm, compressor, draft_length, seed=11)
     run_cell(decoder or tiny.decoder(), setup, items, on_end=lambda done: ended.__setitem__(done.request_id, done))
     return [ended[item.request.id] for item in items]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,18 +18,17 @@ from typer.testing import CliRunner
 
 from tests.lossless.conftest import TinyRuns
 from vcbench.backends.bundled.backend import Bundled
-from vcbench.backends.bundled.engine import Engine
 from vcbench.backends.bundled.load import load
 from vcbench.cli.main import app
+from vcbench.compressors.none import NoCompression
 from vcbench.config.schema import Arm
 from vcbench.engine.decoding.levels import CacheLevel
-from vcbench.engine.decoding.session import PARTS, Parts
-from vcbench.engine.kv.cache import FullCache, KVCache
-from vcbench.engine.kv.kept import KeptCache
+from vcbench.engine.decoding.session import Session
+from vcbench.engine.kv.cache import EntrySource, FullCache
 from vcbench.engine.model.decoder import Block, Decoder
 from vcbench.errors import RecordError
 from vcbench.forensics.controls import run_controls
-from vcbench.forensics.faulty import FaultyEngine
+from vcbench.forensics.faulty import FaultySession
 from vcbench.forensics.replay import Replay
 from vcbench.forensics.tiny import CELLS, tiny_config
 from vcbench.lossless.cards import Card, card_lines
@@ -159,8 +158,8 @@ def test_noise_of_the_reference_itself_is_told_from_faults(
 class Scribbling(CacheLevel):
     """Verifies rightly, and spoils an entry of the prompt that all cells share as soon as it has committed."""
 
-    def commit(self, request_id: str, count: int, verified: FullCache | None) -> None:
-        super().commit(request_id, count, verified)
+    def commit(self, request_id: str, count: int, source: EntrySource | None = None) -> None:
+        super().commit(request_id, count, source)
         cache = self.caches[request_id]
         assert isinstance(cache, FullCache)
         for layer in range(cache.shape.n_layers):
@@ -168,27 +167,34 @@ class Scribbling(CacheLevel):
             cache.store.write(layer, 20, torch.zeros_like(k), torch.full_like(v, 3.0))
 
 
-def scribbling(decoder: Decoder, caches: Mapping[str, KVCache], drafter: CacheLevel) -> CacheLevel:
-    return Scribbling(decoder, caches)
+class SpoilsItsPrefix(Session):
+    """Leaves the prompt's snapshot changed."""
+
+    def make_verifier(self) -> CacheLevel:
+        return Scribbling("full", self.decoder, self.on_tier)
 
 
-class SpoilsItsPrefix(Engine):
-    """Its drafting cells leave the prompt's snapshot changed; full KV is sound."""
+class Replaced(FaultySession):
+    """Cells that draft and verify by another session; the others are sound."""
 
-    def parts(self, arm: Arm) -> Parts:
-        return replace(PARTS, verifier=scribbling) if arm == "vericache" else PARTS
+    def __init__(self, drafting: type[Session]) -> None:
+        super().__init__()
+        self.drafting = drafting
+
+    def kind(self, arm: Arm) -> type[Session]:
+        return self.drafting if arm == "vericache" else Session
 
 
 def test_a_prefix_that_was_spoilt_by_its_use_is_cache_reuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the second batch the method goes first, so that full KV starts from what it has left behind."""
     monkeypatch.setenv("VCBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    engine = SpoilsItsPrefix()
+    sessions = Replaced(SpoilsItsPrefix)
     config = replace(tiny_config("spoilt", requests=4, batch_size=2, cells=CELLS[:2]), output_dir=str(tmp_path))
-    run = load_run(execute(config, console=Console(file=io.StringIO()), backend=partial(Bundled, engine=engine)))
+    run = load_run(execute(config, console=Console(file=io.StringIO()), backend=partial(Bundled, session=sessions)))
     found = check_loaded(run)
     assert found.outcome == "FAIL"
     made = Replay.of
-    monkeypatch.setattr(Replay, "of", lambda run: replace(made(run), engine=engine))
+    monkeypatch.setattr(Replay, "of", lambda run: replace(made(run), sessions=sessions))
     cards = run_controls(found, run, limit=None).cards
     assert {card.request for card in cards} & {"r002", "r003"}
     assert {card.cause for card in cards} == {"cache reuse"}
@@ -205,31 +211,33 @@ class Rounded(Decoder):
         return logits + 0.3 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(len(logits)))
 
 
-def rounding(decoder: Decoder, caches: Mapping[str, KVCache], drafter: CacheLevel) -> CacheLevel:
+class Rounding(Session):
     """Verifies with noise in bfloat16, and only beside a compressed cache."""
-    kept = [c for c in drafter.caches.values() if isinstance(c, KeptCache) and c.kept < c.prompt]
-    noisy = decoder.shape.dtype == torch.bfloat16 and bool(kept)
-    return CacheLevel(Rounded(decoder) if noisy else decoder, caches)
+
+    def make_verifier(self) -> CacheLevel:
+        compresses = not isinstance(self.setup.levels[0].drafts_by, NoCompression)
+        noisy = self.decoder.shape.dtype == torch.bfloat16 and compresses
+        return CacheLevel("full", Rounded(self.decoder) if noisy else self.decoder, self.on_tier)
 
 
 @pytest.mark.parametrize(
-    ("engine", "cause"),
+    ("sessions", "cause"),
     [
-        (FaultyEngine("compressed_cache_in_verify"), "compression leaking into verification"),
-        (Engine(parts=replace(PARTS, verifier=rounding)), None),
+        (FaultySession("compressed_cache_in_verify"), "compression leaking into verification"),
+        (Replaced(Rounding), None),
     ],
     ids=["leak", "rounding"],
 )
 def test_float32_tells_a_leak_from_rounding(
-    engine: Engine, cause: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sessions: FaultySession, cause: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bfloat16: a leak is there in float32 too; what only the narrow precision does is not."""
     monkeypatch.setenv("VCBENCH_CACHE_DIR", str(tmp_path / "cache"))
     config = tiny_config("narrow", requests=2, batch_size=2, cells=CELLS[:2])
     config = replace(config, output_dir=str(tmp_path), model=replace(config.model, dtype="bfloat16"))
-    run = load_run(execute(config, console=Console(file=io.StringIO()), backend=partial(Bundled, engine=engine)))
+    run = load_run(execute(config, console=Console(file=io.StringIO()), backend=partial(Bundled, session=sessions)))
     made = Replay.of
-    monkeypatch.setattr(Replay, "of", lambda run: replace(made(run), engine=engine))
+    monkeypatch.setattr(Replay, "of", lambda run: replace(made(run), sessions=sessions))
     card = first_card(run)
     assert (card.dtype, card.cause) == ("bfloat16", cause)
     last = card.controls[-1]

@@ -16,14 +16,15 @@ from tests.engine.decoding.scripted import (
     faithful,
     prefilled,
 )
+from tests.engine.decoding.setups import cell as cell_of
 from tests.lossless.conftest import TinyRuns
 from tests.lossless.test_outputs import HEADER, rows, write
 from tests.records.samples import VERI, Sample, prompt
-from vcbench.engine.decoding.session import CellSetup, run_cell
+from vcbench.engine.decoding.session import run_cell
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
-from vcbench.forensics.faulty import engine_with
+from vcbench.forensics.faulty import FaultySession
 from vcbench.lossless.answers import Answer, Arm, prompt_sha256
 from vcbench.lossless.check import check_loaded, check_run
 from vcbench.lossless.document import as_dict
@@ -41,9 +42,9 @@ def decode(
     """A scripted request by the engine, full KV unless something is drafted."""
     ended: list[Generation] = []
     compressor = ScriptedCompressor(draft) if draft_length else None
-    setup = CellSetup(arm="vericache" if draft_length else "full", compressor=compressor, draft_length=draft_length)
-    batch, engine = [prefilled(request, verify)], engine_with(fault)
-    run_cell(cast(Decoder, ScriptedDecoder()), setup, batch, on_end=ended.append, engine=engine)
+    setup = cell_of("vericache" if draft_length else "full", compressor, draft_length)
+    decoder, session = cast(Decoder, ScriptedDecoder()), FaultySession(fault)
+    run_cell(decoder, setup, [prefilled(request, verify)], on_end=ended.append, session=session)
     return ended[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -35,6 +36,19 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """One level's part in one request. rounds: its drafts as the level above judged them.
+
+    passes: how often the model ran over the level's cache. cache_class: of that cache; None for a level without one.
+    """
+
+    name: str
+    rounds: Sequence[Round] = ()
+    passes: int = 0
+    cache_class: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KVBytes:
     """Bytes of one request's caches, as held: from the tensors themselves.
 
@@ -55,14 +69,17 @@ class KVBytes:
 class Generation:
     """The result of one request in one cell. Times are seconds of wall clock and never enter a cell id.
 
-    cache_classes: layers by class of the cache that was decoded from. logits_sha256: over the float32 logits of all
-    committed tokens, so that two arms can be compared bit for bit without storing them.
+    levels: what each level did, the lowest first and the full cache last; `rounds` are those that were committed.
+    cache_classes: layers by class of the cache that was decoded from, of several drafting ones the uppermost.
+    logits_sha256: over the float32 logits of all committed tokens, so that two arms can be compared bit for bit without
+    storing them.
     """
 
     request_id: str
     token_ids: list[int]
     finish_reason: FinishReason
     rounds: list[Round] = field(default_factory=list)
+    levels: list[Tally] = field(default_factory=list)
     kv_start: KVBytes | None = None
     kv_end: KVBytes | None = None
     cache_classes: dict[str, int] = field(default_factory=dict)
@@ -75,8 +92,10 @@ class Generation:
 class BatchTiming:
     """Wall-clock seconds of one batch in one cell; `other_s` is what is neither drafting nor verifying.
 
-    compress_s: what compressing the batch takes; compressed_before: for how many of its requests it had been done for
-    another cell, when it was measured. offload_s: moving full caches to another tier before the first step.
+    compress_s: what compressing the batch takes; compressed_before: for how many of its caches it had been done for
+    another cell, when it was measured. offload_s: moving full caches to another tier before the first step. row_steps:
+    requests advanced, over all steps. tokens: those that steps committed, so without each request's first, which its
+    prefill gives.
     """
 
     compress_s: float = 0.0
@@ -86,6 +105,8 @@ class BatchTiming:
     draft_s: float = 0.0
     verify_s: float = 0.0
     steps: int = 0
+    row_steps: int = 0
+    tokens: int = 0
 
     @property
     def other_s(self) -> float:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vcbench.compressors.none import NoCompression, NoneOptions
+from vcbench.config.schema import DraftLength
 from vcbench.engine.decoding.forcing import force
-from vcbench.engine.decoding.levels import CacheLevel
+from vcbench.engine.decoding.levels import CacheLevel, Drafter, Span
 from vcbench.engine.decoding.progress import Progress
-from vcbench.engine.decoding.session import CellSetup
-from vcbench.engine.kv.cache import KVCache
-from vcbench.engine.model.decoder import Decoder
+from vcbench.engine.decoding.session import CellSetup, LevelSetup, Lookup, Session
 from vcbench.engine.types import Generation
 from vcbench.forensics.replay import Decoded, Replay
 from vcbench.lossless.audit import with_logits
@@ -167,24 +166,18 @@ class Ladder:
 
     def _undrafted(self) -> Outcome:
         """One row at a time through all that the cell is made of: nothing is drafted, hence nothing accepted."""
-        undrafted = replace(self.setup, compressor=NoCompression(NoneOptions()), draft_length=0)
+        undrafted = replace(self.setup, levels=(self._plain(0),))
         self._forget()
         return self._against_reference(self._decode(undrafted, self.batch))
 
     def _uncompressed(self) -> Outcome:
         """Once with every draft right, once with the drafts that were recorded: wrong where one was rejected."""
-        plain = replace(self.setup, compressor=NoCompression(NoneOptions()))
+        plain = replace(self.setup, levels=(self._plain(self.setup.levels[-1].draft_length),))
         self._forget()
         outcome = self._against_reference(self._decode(plain, self.batch))
         if outcome.reproduces:
             return outcome
-        engine = self.replay.engine
-        recorded = {self.name: self.method}
-
-        def repeat(decoder: Decoder, caches: Mapping[str, KVCache]) -> CacheLevel:
-            return Recorded(decoder, caches, recorded)
-
-        repeating = engine.with_parts(replace(engine.parts("vericache"), drafter=repeat))
+        repeating = repeating_drafts(self.replay.sessions.kind("vericache"), {self.name: self.method})
         self._forget()
         decoded = self.replay.decode(plain, self.task, self.batch, self.name, self.step, repeating)
         found = self._against_reference(decoded)
@@ -201,6 +194,10 @@ class Ladder:
             return Outcome(True, "no result")
         fork = first_divergence(full.generation.token_ids, ours.generation.token_ids)
         return Outcome(fork is not None, "" if fork is None else f"the two part at token {fork}")
+
+    def _plain(self, draft_length: DraftLength) -> LevelSetup:
+        """A level that drafts with all entries."""
+        return LevelSetup(drafts_by=NoCompression(NoneOptions()), draft_length=draft_length)
 
     def _cold(self) -> Decoded | None:
         """The reference from fresh prefills."""
@@ -259,26 +256,38 @@ class Ladder:
 class Recorded(CacheLevel):
     """Proposes what a request's rounds drafted, as far as records tell: what they accepted, then a wrong token."""
 
-    def __init__(self, decoder: Decoder, caches: Mapping[str, KVCache], lines: Mapping[str, RequestLine]) -> None:
-        """`lines`: the records to follow; other requests, and rounds beyond the record, err in their last token."""
-        super().__init__(decoder, caches)
-        self._lines = lines
+    lines: Mapping[str, RequestLine] = {}
+    """The records to follow; other requests, and rounds beyond the record, err in their last token."""
 
-    def propose(self, wanted: Mapping[str, int], active: Sequence[Progress]) -> dict[str, list[int]]:
-        drafts = super().propose(wanted, active)
-        for progress in active:
-            self._repeat(drafts[progress.request.id], progress)
+    def propose(self, spans: Sequence[Span], wanted: Mapping[str, int]) -> dict[str, list[int]]:
+        drafts = super().propose(spans, wanted)
+        for span in spans:
+            self._repeat(drafts[span.key], span.progress)
         return drafts
 
     def _repeat(self, draft: list[int], progress: Progress) -> None:
-        line, number, done = self._lines.get(progress.request.id), len(progress.rounds), len(progress.token_ids)
+        line, number, done = self.lines.get(progress.request.id), len(progress.rounds), len(progress.token_ids)
         wrong_at = len(draft) - 1
         if line is not None and number < len(line.accepted):
             wrong_at = line.accepted[number]
             accepted = line.token_ids[done : done + wrong_at]
             draft[: len(accepted)] = accepted[: len(draft)]
         if 0 <= wrong_at < len(draft):
-            draft[wrong_at] = (draft[wrong_at] + 1) % self.decoder.architecture.vocab_size
+            draft[wrong_at] = (draft[wrong_at] + 1) % self.vocab_size
+
+
+def repeating_drafts(kind: type[Session], lines: Mapping[str, RequestLine]) -> type[Session]:
+    """Sessions of a kind that draft as the records say."""
+
+    class Repeating(kind):  # type: ignore[misc, valid-type]
+        def make_level(self, level: LevelSetup) -> Drafter:
+            assert not isinstance(level.drafts_by, Lookup)
+            compressor = level.drafts_by
+            made = Recorded(level.name, self.decoder, lambda item: self.compressed(compressor, item))
+            made.lines = lines
+            return made
+
+    return Repeating
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""The engine with one of `vcbench.lossless.faults` built in; the full-KV and lossy arms stay sound."""
+"""Sessions with one of `vcbench.lossless.faults` built in; the full-KV and lossy arms stay sound."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -11,85 +11,44 @@ import torch
 from torch import Tensor
 
 from vcbench.backends.bundled.drafts import SharedCompressor
-from vcbench.backends.bundled.engine import Engine
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Arm
 from vcbench.engine.codes.quantised import QuantisedCache
-from vcbench.engine.decoding.levels import CacheLevel, Scores, Span
+from vcbench.engine.decoding.levels import CacheLevel, Prefilled, Scores, Span
 from vcbench.engine.decoding.progress import Observer, Progress
-from vcbench.engine.decoding.session import (
-    PARTS,
-    CellSetup,
-    Compress,
-    Parts,
-    Prefilled,
-    StreamFactory,
-)
-from vcbench.engine.kv.cache import EntryCache, FullCache, KVCache
+from vcbench.engine.decoding.session import CellSetup, Compress, Event, Session, StreamFactory
+from vcbench.engine.kv.cache import EntryCache, EntrySource, FullCache, KVCache
+from vcbench.engine.kv.query_log import QueryLog
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
-from vcbench.engine.types import BatchTiming, FinishReason, Generation
+from vcbench.engine.types import FinishReason
 from vcbench.lossless.faults import find_fault
 
 NEVER = 1 << 30
 ANOTHER_MODEL = 20260517
 
 
-class FaultyEngine(Engine):
-    """An engine with a fault in its VeriCache cells."""
+class FaultySession:
+    """Makes sessions of which those that draft and verify have a fault."""
 
-    def __init__(self, fault: str, parts: Parts | None = None) -> None:
-        """`parts` replace those of the fault, in every arm. Raises UsageError for a fault that is not known."""
-        super().__init__(parts)
-        find_fault(fault)
+    def __init__(self, fault: str | None = None) -> None:
+        if fault is not None:
+            find_fault(fault)
         self.fault = fault
 
-    def parts(self, arm: Arm) -> Parts:
-        if self.replaced is None and arm == "vericache":
-            return FAULTY_PARTS.get(self.fault, PARTS)
-        return super().parts(arm)
-
-    def with_parts(self, parts: Parts) -> FaultyEngine:
-        return FaultyEngine(self.fault, parts)
+    def kind(self, arm: Arm) -> type[Session]:
+        """What the cells of an arm are decoded by."""
+        return SESSIONS[self.fault] if self.fault is not None and arm == "vericache" else Session
 
     def __call__(
         self,
         decoder: Decoder,
         setup: CellSetup,
-        batch: Sequence[Prefilled],
         *,
         stream: StreamFactory | None = None,
         observe: Observer | None = None,
-    ) -> Generator[Generation, None, BatchTiming]:
-        if setup.arm != "vericache":
-            return super().__call__(decoder, setup, batch, stream=stream, observe=observe)
-        match self.fault:
-            case "residual_never_quantised" | "cache_silently_replaced" if setup.compressor is not None:
-                swap = _never_quantised if self.fault == "residual_never_quantised" else _ordinary
-                setup = replace(setup, compressor=_Swapped(setup.compressor, swap))
-            case "wrong_model_records":
-                decoder = another_model(decoder)
-                batch = [_prefilled_by(decoder, item, setup.compressor) for item in batch]
-        decoding = super().__call__(decoder, setup, batch, stream=stream, observe=observe)
-        return _without(decoding, batch[-1].request.id) if self.fault == "drop_last_request" else decoding
-
-
-def _without(
-    decoding: Generator[Generation, None, BatchTiming], dropped: str
-) -> Generator[Generation, None, BatchTiming]:
-    """A batch that does not report one of its requests."""
-    while True:
-        try:
-            generation = next(decoding)
-        except StopIteration as end:
-            timing: BatchTiming = end.value
-            return timing
-        if generation.request_id != dropped:
-            yield generation
-
-
-def engine_with(fault: str | None) -> Engine:
-    """The engine of a run: with its fault, if one was put in."""
-    return Engine() if fault is None else FaultyEngine(fault)
+    ) -> Session:
+        """A session without requests."""
+        return self.kind(setup.arm)(decoder, setup, stream=stream, observe=observe)
 
 
 class _BlockEnd(Progress):
@@ -118,55 +77,78 @@ class _CapFirst(Progress):
 
 
 class OrdinaryCache(FullCache):
-    """A full cache that takes verified entries, as a draft cache does."""
-
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
-        if verified is not None:
-            self.store.copy_from(verified.store, self.committed, self.committed, count)
-        super().commit(count)
+    """A full cache in place of a compressed one."""
 
 
 class _KeptPositions(Decoder):
     """Takes the position of a block from how many entries the draft cache keeps."""
 
-    def __init__(self, decoder: Decoder, full: Mapping[str, KVCache], drafts: Mapping[str, KVCache]) -> None:
+    def __init__(self, decoder: Decoder, session: Session) -> None:
         self.__dict__.update(decoder.__dict__)
-        self._drafts = {id(cache): drafts[key] for key, cache in full.items()}
+        self._session = session
 
     def _embed(self, blocks: Sequence[Block]) -> tuple[Tensor, Tensor]:
         x, positions = super()._embed(blocks)
         start = 0
         for block in blocks:
-            draft = self._drafts.get(id(block.cache))
+            draft = self._draft(block.cache)
             if isinstance(draft, EntryCache):
                 positions[start : start + len(block.token_ids)] -= draft.tokens - draft.entries()
             start += len(block.token_ids)
         return x, positions
 
+    def _draft(self, full: KVCache) -> KVCache | None:
+        keys = [key for key, cache in self._session.full.caches.items() if cache is full]
+        drafts = self._session.drafts(keys[0]) if keys else []
+        return drafts[-1] if drafts else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A cache with tokens that nobody knows of, passing for one without."""
+
+    cache: KVCache
+    committed: int
+
+    @property
+    def queries(self) -> QueryLog | None:
+        return self.cache.queries
+
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        return self.cache.uncommitted(layer, count)
+
 
 class _KeepsLastDraft(CacheLevel):
     """Leaves the entry of the first rejected draft in the cache."""
 
-    def commit(self, request_id: str, count: int, verified: FullCache | None) -> None:
+    def admit(self, item: Prefilled) -> None:
+        super().admit(item)
+        self._committed = {**getattr(self, "_committed", {}), item.request.id: self.caches[item.request.id].committed}
+
+    def commit(self, request_id: str, count: int, source: EntrySource | None = None) -> None:
         cache = self.caches[request_id]
         rejected = cache.tokens - cache.committed > count
-        super().commit(request_id, count + rejected, verified)
+        super().commit(request_id, count + rejected, source)
+        self._committed[request_id] += count
+
+    def source(self, request_id: str) -> EntrySource:
+        return _Ahead(self.caches[request_id], self._committed[request_id])
 
 
 class _AcceptsNotFinite(CacheLevel):
     """Is not finite in each request's second block with a draft, and agrees with all of it."""
 
-    def __init__(self, decoder: Decoder, caches: Mapping[str, KVCache]) -> None:
-        super().__init__(decoder, caches)
-        self._blocks = dict.fromkeys(caches, 0)
+    def admit(self, item: Prefilled) -> None:
+        super().admit(item)
+        self._blocks = {**getattr(self, "_blocks", {}), item.request.id: 0}
 
     def score(self, spans: Sequence[Span]) -> dict[str, Scores]:
         scores = super().score(spans)
         for span in spans:
-            key = span.progress.request.id
-            self._blocks[key] += bool(span.drafted)
-            if self._blocks[key] == 2 and span.drafted:
-                scores[key] = Scores([*span.drafted, 0], torch.full_like(scores[key].logits, float("nan")))
+            self._blocks[span.key] += bool(span.drafted)
+            if self._blocks[span.key] == 2 and span.drafted:
+                not_finite = torch.full_like(scores[span.key].logits, float("nan"))
+                scores[span.key] = Scores([*span.drafted, 0], not_finite)
         return scores
 
 
@@ -175,10 +157,10 @@ class _ReadsCompressed(CacheLevel):
 
     def score(self, spans: Sequence[Span]) -> dict[str, Scores]:
         for span in spans:
-            self.caches[span.progress.request.id].roll_back()
+            self.caches[span.key].roll_back()
         return super().score(spans)
 
-    def commit(self, request_id: str, count: int, verified: FullCache | None) -> None:
+    def commit(self, request_id: str, count: int, source: EntrySource | None = None) -> None:
         """The drafter commits, to the same cache."""
 
 
@@ -196,59 +178,94 @@ class _ForgetsDrafts(CacheLevel):
         return super().score([_Forgetful(span.progress, span.drafted, span.rows) for span in spans])
 
 
-def _kept_positions(decoder: Decoder, caches: Mapping[str, KVCache], drafter: CacheLevel) -> CacheLevel:
-    return CacheLevel(_KeptPositions(decoder, caches, drafter.caches), caches)
+class _PositionFromKeptLength(Session):
+    def make_verifier(self) -> CacheLevel:
+        return CacheLevel("full", _KeptPositions(self.decoder, self), self.on_tier)
 
 
-def _keeps_last_draft(decoder: Decoder, caches: Mapping[str, KVCache], drafter: CacheLevel) -> CacheLevel:
-    return _KeepsLastDraft(decoder, caches)
+class _NoRollbackOfLastDraft(Session):
+    def make_verifier(self) -> CacheLevel:
+        return _KeepsLastDraft("full", self.decoder, self.on_tier)
 
 
-def _accepts_not_finite(decoder: Decoder, caches: Mapping[str, KVCache], drafter: CacheLevel) -> CacheLevel:
-    return _AcceptsNotFinite(decoder, caches)
+class _NanAcceptsAll(Session):
+    def make_verifier(self) -> CacheLevel:
+        return _AcceptsNotFinite("full", self.decoder, self.on_tier)
 
 
-def _forgets_drafts(decoder: Decoder, caches: Mapping[str, KVCache], drafter: CacheLevel) -> CacheLevel:
-    return _ForgetsDrafts(decoder, caches)
+class _PenaltyIgnoresSameRound(Session):
+    def make_verifier(self) -> CacheLevel:
+        return _ForgetsDrafts("full", self.decoder, self.on_tier)
 
 
-def _reads_compressed(decoder: Decoder, caches: Mapping[str, KVCache], drafter: CacheLevel) -> CacheLevel:
-    return _ReadsCompressed(decoder, drafter.caches)
+class _CompressedCacheInVerify(Session):
+    def make_verifier(self) -> CacheLevel:
+        return _ReadsCompressed("full", self.decoder, self._draft_of)
+
+    def full_cache(self, request_id: str) -> FullCache:
+        return self.rows[request_id].item.prefill.cache
+
+    def _draft_of(self, item: Prefilled) -> KVCache:
+        return (self.drafts(item.request.id) or [self.on_tier(item)])[-1]
 
 
-FAULTY_PARTS: dict[str, Parts] = {
-    "position_from_kept_length": Parts(verifier=_kept_positions),
-    "no_rollback_of_last_draft": Parts(verifier=_keeps_last_draft),
-    "eos_only_checked_at_block_end": Parts(progress=_BlockEnd),
-    "cap_before_stop": Parts(progress=_CapFirst),
-    "nan_accepts_all": Parts(verifier=_accepts_not_finite),
-    "penalty_ignores_same_round": Parts(verifier=_forgets_drafts),
-    "compressed_cache_in_verify": Parts(verifier=_reads_compressed),
-}
+class _EosOnlyCheckedAtBlockEnd(Session):
+    def make_progress(self, item: Prefilled) -> Progress:
+        return _BlockEnd(item.request, self.stream, self.observe)
 
 
-@dataclass(frozen=True, slots=True)
-class _Swapped:
-    """A compressor whose caches are exchanged for others."""
+class _CapBeforeStop(Session):
+    def make_progress(self, item: Prefilled) -> Progress:
+        return _CapFirst(item.request, self.stream, self.observe)
 
-    inner: Compress
-    swap: Callable[[Prefill, KVCache], KVCache]
 
-    def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
-        return self.swap(prefill, self.inner.compress(prefill, seed=seed))
+class _DropLastRequest(Session):
+    """Says nothing of the request that came last when decoding began."""
+
+    _last: str | None = None
+
+    def step(self) -> list[Event]:
+        self._last = self._last or next(reversed(self.rows), None)
+        return [event for event in super().step() if event.request_id != self._last]
+
+
+class _WrongModelRecords(Session):
+    def __init__(
+        self,
+        decoder: Decoder,
+        setup: CellSetup,
+        *,
+        stream: StreamFactory | None = None,
+        observe: Observer | None = None,
+    ) -> None:
+        super().__init__(another_model(decoder), setup, stream=stream, observe=observe)
+
+    def admit(self, item: Prefilled) -> None:
+        ids, instruct = item.request.prompt_ids, item.prefill.instruct
+        used = [
+            level.drafts_by for level in self.setup.levels if isinstance(level.drafts_by, Compressor | SharedCompressor)
+        ]
+        prefill = prefill_for(used, self.decoder, ids, chunk=len(ids), instruct=instruct)
+        super().admit(Prefilled(item.request, prefill))
+
+
+class _ResidualNeverQuantised(Session):
+    def compressed(self, compressor: Compress, item: Prefilled) -> KVCache:
+        return _never_quantised(item.prefill, super().compressed(compressor, item))
+
+
+class _CacheSilentlyReplaced(Session):
+    def compressed(self, compressor: Compress, item: Prefilled) -> KVCache:
+        ordinary = OrdinaryCache(item.prefill.cache.shape)
+        ordinary.store.copy_from(item.prefill.cache.store, 0, 0, item.prefill.cache.tokens)
+        ordinary.tokens = ordinary.committed = item.prefill.cache.tokens
+        return ordinary
 
 
 def _never_quantised(prefill: Prefill, cache: KVCache) -> KVCache:
     if not isinstance(cache, QuantisedCache):
         return cache
     return QuantisedCache.of_prompt(prefill.cache, replace(cache.scheme, key_flush=NEVER, value_residual=NEVER))
-
-
-def _ordinary(prefill: Prefill, cache: KVCache) -> KVCache:
-    ordinary = OrdinaryCache(prefill.cache.shape)
-    ordinary.store.copy_from(prefill.cache.store, 0, 0, prefill.cache.tokens)
-    ordinary.tokens = ordinary.committed = prefill.cache.tokens
-    return ordinary
 
 
 def another_model(decoder: Decoder) -> Decoder:
@@ -260,7 +277,17 @@ def another_model(decoder: Decoder) -> Decoder:
     return other
 
 
-def _prefilled_by(decoder: Decoder, item: Prefilled, compressor: Compress | None) -> Prefilled:
-    ids = item.request.prompt_ids
-    used = [compressor] if isinstance(compressor, Compressor | SharedCompressor) else []
-    return Prefilled(item.request, prefill_for(used, decoder, ids, chunk=len(ids), instruct=item.prefill.instruct))
+SESSIONS: dict[str, type[Session]] = {
+    "position_from_kept_length": _PositionFromKeptLength,
+    "no_rollback_of_last_draft": _NoRollbackOfLastDraft,
+    "eos_only_checked_at_block_end": _EosOnlyCheckedAtBlockEnd,
+    "cap_before_stop": _CapBeforeStop,
+    "nan_accepts_all": _NanAcceptsAll,
+    "penalty_ignores_same_round": _PenaltyIgnoresSameRound,
+    "compressed_cache_in_verify": _CompressedCacheInVerify,
+    "drop_last_request": _DropLastRequest,
+    "wrong_model_records": _WrongModelRecords,
+    "residual_never_quantised": _ResidualNeverQuantised,
+    "cache_silently_replaced": _CacheSilentlyReplaced,
+}
+"""What carries out each fault."""

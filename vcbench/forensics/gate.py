@@ -14,7 +14,7 @@ from vcbench.backends.bundled.backend import Bundled
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig
 from vcbench.errors import UsageError
-from vcbench.forensics.faulty import engine_with
+from vcbench.forensics.faulty import FaultySession
 from vcbench.forensics.tiny import CELLS, GREEDY, PENALISED, TINY, tiny_config
 from vcbench.lossless.faults import find_fault
 from vcbench.runners.run import execute
@@ -37,7 +37,7 @@ def run_for_gate(config: RunConfig, *, fault: str | None, console: Console) -> P
 
 def broken(fault: str | None) -> MakeBackend:
     """The bundled backend with a fault built in, which every cell's id names; None for a sound one."""
-    return partial(Bundled, engine=engine_with(fault), fault=fault)
+    return partial(Bundled, session=FaultySession(fault), fault=fault)
 
 
 def tiny_run(fault: str | None) -> RunConfig:

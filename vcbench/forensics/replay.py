@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from vcbench.backends.bundled.backend import Bundled
-from vcbench.backends.bundled.engine import Engine
 from vcbench.backends.bundled.load import load
 from vcbench.backends.bundled.methods import Methods, cell_setup
 from vcbench.backends.cells import Cell, Identity
 from vcbench.compressors.base import prefill_for
 from vcbench.config.load import load_config
+from vcbench.engine.decoding.levels import Prefilled
 from vcbench.engine.decoding.progress import Committed
-from vcbench.engine.decoding.session import CellSetup, Prefilled, run_cell
+from vcbench.engine.decoding.session import CellSetup, MakeSession, run_cell
 from vcbench.engine.environment import set_threads
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
-from vcbench.forensics.faulty import engine_with
+from vcbench.forensics.faulty import FaultySession
 from vcbench.models.instruction import InstructionWriter
 from vcbench.models.store import resolve_model
 from vcbench.models.tokenizer import TextStream, Tokenizer
@@ -43,14 +43,14 @@ class Decoded:
 
 @dataclass(slots=True)
 class Replay:
-    """A run's engine. `engine` has the fault that the run was made with, so that what it did comes again."""
+    """A run's engine. `sessions` have the fault that the run was made with, so that what it did comes again."""
 
     run: Run
     bench: Workbench
     identity: Identity
     methods: Methods
     decoder: Decoder
-    engine: Engine
+    sessions: FaultySession
     _snapshots: dict[tuple[str, str], Prefilled] = field(default_factory=dict)
 
     @classmethod
@@ -80,14 +80,14 @@ class Replay:
         )
         set_threads(int(run.provenance.get("decoding_threads") or 0))
         decoder, _ = load(files, identity, config.engine.exactness)
-        engine = engine_with(run.provenance.get("injected_fault"))
-        return cls(run, bench, identity, Methods(bench.plan.cells), decoder, engine)
+        sessions = FaultySession(run.provenance.get("injected_fault"))
+        return cls(run, bench, identity, Methods(bench.plan.cells), decoder, sessions)
 
     def in_float32(self) -> Replay:
         """The same run with weights and caches in float32."""
         identity = replace(self.identity, dtype="float32")
         decoder, _ = load(self.bench.files, identity, self.bench.config.engine.exactness)
-        return Replay(self.run, self.bench, identity, self.methods, decoder, self.engine)
+        return Replay(self.run, self.bench, identity, self.methods, decoder, self.sessions)
 
     def planned(self, cell: CellInfo, task: str) -> Cell:
         """The plan's cell behind a recorded one."""
@@ -140,13 +140,19 @@ class Replay:
         return cell_setup(cell, self.bench.config, self.methods.of(cell))
 
     def decode(
-        self, setup: CellSetup, task: str, names: Sequence[str], wanted: str, step: int, engine: Engine | None = None
+        self,
+        setup: CellSetup,
+        task: str,
+        names: Sequence[str],
+        wanted: str,
+        step: int,
+        session: MakeSession | None = None,
     ) -> Decoded | None:
         """Decodes a batch again and returns one of its requests with the logits behind output token `step`.
 
         None where the engine reports no result for it.
         """
-        used, taps = engine or self.engine, list[Tensor]()
+        taps: list[Tensor] = []
 
         def observe(committed: Committed) -> None:
             row = step - committed.first
@@ -161,6 +167,6 @@ class Replay:
             on_end=lambda generation: ended.__setitem__(generation.request_id, generation),
             stream=lambda: TextStream(self.bench.tokenizer),
             observe=observe,
-            engine=used,
+            session=session or self.sessions,
         )
         return Decoded(ended[wanted], taps[0] if taps else None) if wanted in ended else None

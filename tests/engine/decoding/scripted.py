@@ -12,10 +12,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from tests.engine.decoding.setups import cell
 from tests.engine.reference import shape_of
 from vcbench.config.schema import Arm, DraftLength
-from vcbench.engine.decoding.session import CellSetup, Prefilled, StreamFactory, run_cell
-from vcbench.engine.kv.cache import FullCache, KVCache
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import StreamFactory, run_cell
+from vcbench.engine.kv.cache import EntrySource, FullCache, KVCache
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
 from vcbench.engine.model.row_operations import CpuRows
 from vcbench.engine.types import Generation, Request
@@ -75,17 +77,20 @@ class _ScriptedCache(KVCache):
         self.longest = max(self.longest, len(self.ids))
         return logits_row(self.distort(drafted, len(self.ids), follow(self.ids)), len(self.ids))
 
-    def roll_back(self) -> None:
-        super().roll_back()
-        del self.ids[self.committed :]
+    def roll_back(self, keep: int = 0) -> None:
+        super().roll_back(keep)
+        del self.ids[self.tokens :]
 
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
-        source = cast("_ScriptedCache", verified if verified is not None else self)
-        new = source.ids[self.committed : self.committed + count]
-        assert len(new) == count
+    def refresh(self, count: int, source: EntrySource) -> None:
+        held = cast("_ScriptedCache", source)
+        new = held.ids[held.committed : held.committed + count]
+        assert (held.committed, len(new)) == (self.committed, count)
         self.roll_back()
         self.ids += new
-        self.tokens = self.committed = len(self.ids)
+        self.tokens = len(self.ids)
+
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         raise NotImplementedError
@@ -165,7 +170,7 @@ def decode(
 ) -> list[Generation]:
     """The batch's generations in its own order."""
     compressor = None if arm == "full" else ScriptedCompressor(distort)
-    setup = CellSetup(arm=arm, compressor=compressor, draft_length=draft_length)
+    setup = cell(arm, compressor, draft_length)
     ended: dict[str, Generation] = {}
     decoder = cast(Decoder, ScriptedDecoder())
     run_cell(decoder, setup, batch, on_end=lambda g: ended.__setitem__(g.request_id, g), stream=stream)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import pytest
 import torch
@@ -11,23 +10,24 @@ import torch
 from tests.compressors.examples import make
 from tests.engine import tiny
 from tests.engine.cells import METHODS, prefilled, request
+from tests.engine.decoding.setups import cell
 from vcbench.config.schema import Arm
 from vcbench.engine.decoding.progress import Committed
-from vcbench.engine.decoding.session import CellSetup, decode_cell, run_cell
+from vcbench.engine.decoding.session import MakeSession, Session, run_cell
 from vcbench.engine.types import Generation
-from vcbench.forensics.faulty import FaultyEngine
+from vcbench.forensics.faulty import FaultySession
 
 
 @pytest.mark.parametrize("arm", ["full", "lossy", "vericache"])
 @pytest.mark.parametrize(
-    "engine",
-    [decode_cell, FaultyEngine("eos_only_checked_at_block_end"), FaultyEngine("cap_before_stop")],
+    "session",
+    [Session, FaultySession("eos_only_checked_at_block_end"), FaultySession("cap_before_stop")],
     ids=["sound", "end", "cap"],
 )
-def test_an_observer_sees_every_token_once_and_the_logits_that_chose_it(arm: Arm, engine: Any) -> None:
+def test_an_observer_sees_every_token_once_and_the_logits_that_chose_it(arm: Arm, session: MakeSession) -> None:
     ids = [tiny.token_ids(n, seed=n) for n in (30, 9)]
     free: list[Generation] = []
-    run_cell(tiny.decoder(), CellSetup(arm="full"), [prefilled(request(ids[0]))], on_end=free.append)
+    run_cell(tiny.decoder(), cell("full"), [prefilled(request(ids[0]))], on_end=free.append)
     stops = frozenset({free[0].token_ids[6]})
     batch = [prefilled(request(each, str(n), 11 + n, stop_ids=stops)) for n, each in enumerate(ids)]
     compressor = None if arm == "full" else make(METHODS["snapkv"])
@@ -37,8 +37,8 @@ def test_an_observer_sees_every_token_once_and_the_logits_that_chose_it(arm: Arm
         seen[committed.request_id].append(committed)
 
     ended: list[Generation] = []
-    setup = CellSetup(arm=arm, compressor=compressor, draft_length=4 if arm == "vericache" else 0)
-    run_cell(tiny.decoder(), setup, batch, on_end=ended.append, observe=observe, engine=engine)
+    setup = cell(arm, compressor, 4)
+    run_cell(tiny.decoder(), setup, batch, on_end=ended.append, observe=observe, session=session)
 
     for done in ended:
         commits = seen[done.request_id]

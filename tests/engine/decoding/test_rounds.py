@@ -21,10 +21,11 @@ from tests.engine.decoding.scripted import (
     logits_row,
     prefilled,
 )
-from vcbench.engine.decoding.levels import CacheLevel, Level, Scores
+from vcbench.engine.decoding.levels import CacheLevel, Span
+from vcbench.engine.decoding.ngram import NgramLevel
 from vcbench.engine.decoding.progress import Progress
 from vcbench.engine.decoding.rounds import in_vocabulary, run_round
-from vcbench.engine.kv.cache import FullCache
+from vcbench.engine.kv.cache import EntrySource
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import BatchTiming, Generation, Request, Round
 
@@ -158,29 +159,28 @@ def test_a_stop_string_ends_with_the_token_that_completes_it(first: int, pieces:
     assert ours.finish_reason == "stop"
 
 
-class Proposer(Level):
+class Proposer(NgramLevel):
     """Proposes what it is told, whatever was asked for."""
 
     def __init__(self, drafts: Sequence[int]) -> None:
+        super().__init__("told", 1)
         self.drafts = list(drafts)
-        self.committed: list[tuple[int, FullCache | None]] = []
+        self.committed: list[tuple[int, EntrySource]] = []
 
-    def propose(self, wanted: Mapping[str, int], active: Sequence[Progress]) -> dict[str, list[int]]:
+    def propose(self, spans: Sequence[Span], wanted: Mapping[str, int]) -> dict[str, list[int]]:
         return {key: self.drafts[: wanted[key]] for key in wanted}
 
-    def score(self, blocks: Mapping[str, Sequence[int]]) -> dict[str, Scores]:
-        raise NotImplementedError
-
-    def commit(self, request_id: str, count: int, verified: FullCache | None) -> None:
-        self.committed.append((count, verified))
+    def commit(self, request_id: str, count: int, source: EntrySource) -> None:
+        self.committed.append((count, source))
 
 
 def one_round(drafts: Sequence[int], wanted: int = 6) -> tuple[Progress, Proposer, ScriptedFull]:
     """A round from the state after the first token."""
     progress, cache, proposer = Progress(request()), ScriptedFull(PROMPT), Proposer(drafts)
     progress.commit([OUTPUT[0]], logits_row(OUTPUT[0], 3)[None])
-    verifier = CacheLevel(cast(Decoder, ScriptedDecoder()), {"r": cache})
-    run_round(proposer, verifier, [progress], wanted, VOCABULARY, BatchTiming())
+    verifier = CacheLevel("full", cast(Decoder, ScriptedDecoder()), lambda item: cache)
+    verifier.admit(prefilled(request()))
+    run_round(proposer, verifier, [progress], wanted, BatchTiming())
     return progress, proposer, cache
 
 

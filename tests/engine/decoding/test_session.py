@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.compressors.examples import as_bytes, full_copy, make, state
 from tests.engine import tiny
 from tests.engine.cells import METHODS, batch, check_same, decode, full_outputs, prefilled, request
+from tests.engine.decoding.setups import cell
 from vcbench.engine.decoding import session as cells
 from vcbench.engine.decoding.rounds import run_round
 from vcbench.engine.decoding.stopping import check_request
@@ -268,7 +269,7 @@ def test_one_compressor_object_serves_request_after_request() -> None:
 
 def test_times_and_steps_are_counted() -> None:
     ended: list[Generation] = []
-    setup = cells.CellSetup(arm="vericache", compressor=make(METHODS["none"]), draft_length=4)
+    setup = cell("vericache", make(METHODS["none"]), 4)
     timing = cells.run_cell(tiny.decoder(), setup, batch("one", tiny.decoder()), on_end=ended.append)
 
     assert isinstance(timing, BatchTiming)

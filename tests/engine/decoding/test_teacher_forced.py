@@ -11,7 +11,8 @@ import torch
 from tests.compressors.examples import make, state
 from tests.engine import tiny
 from tests.engine.cells import METHODS, batch, decode, full_outputs, prefilled, request
-from vcbench.engine.decoding.session import Prefilled, seed_of
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import seed_of
 from vcbench.engine.decoding.teacher_forced import REFERENCE_ROWS, Divergence, measure_divergence
 from vcbench.engine.model.decoder import Block
 

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from tests.compressors.examples import make
 from tests.engine import tiny
 from tests.engine.cells import METHODS, batch, check_same, full_outputs, prefilled, request
+from tests.engine.decoding.setups import cell
 from tests.engine.reference import draw, shape_of
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import AdaptiveDraft, DraftLength
-from vcbench.engine.decoding.session import CellSetup, Prefilled, run_cell
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import run_cell
 from vcbench.engine.kv.disk import DiskStore
 from vcbench.engine.kv.stores import PagedStore
 from vcbench.engine.model.decoder import Decoder
@@ -41,9 +43,7 @@ def decode(
 ) -> tuple[list[Generation], BatchTiming]:
     """The generations of a VeriCache cell whose full caches lie on disk."""
     ended: dict[str, Generation] = {}
-    setup = CellSetup(
-        arm="vericache", compressor=make(METHODS[name]), draft_length=draft_length, seed=11, full_cache="disk"
-    )
+    setup = cell("vericache", make(METHODS[name]), draft_length, seed=11, full_cache="disk")
     timing = run_cell(decoder or tiny.decoder(), setup, items, on_end=lambda g: ended.__setitem__(g.request_id, g))
     return [ended[item.request.id] for item in items], timing
 
@@ -71,7 +71,7 @@ def test_any_number_of_layers(layers: int) -> None:
 def full_outputs_of(items: Sequence[Prefilled], decoder: Decoder) -> list[Generation]:
     ended: list[Generation] = []
     for item in items:
-        run_cell(decoder, CellSetup(arm="full"), [item], on_end=ended.append)
+        run_cell(decoder, cell("full"), [item], on_end=ended.append)
     return ended
 
 
@@ -114,7 +114,7 @@ def test_memory_alone_has_one_tier_and_other_arms_none() -> None:
     item = prefilled(request(tiny.token_ids(70)))
     ended: list[Generation] = []
     for arm, compressor in (("full", None), ("vericache", make(METHODS["snapkv"]))):
-        setup = CellSetup(arm=arm, compressor=compressor, draft_length=4)  # type: ignore[arg-type]
+        setup = cell(arm, compressor, 4)  # type: ignore[arg-type]
         run_cell(tiny.decoder(), setup, [item], on_end=ended.append)
     full, ours = (done.kv_end for done in ended)
     assert full is not None

@@ -123,15 +123,15 @@ def test_verified_tokens_are_judged_alike_however_they_were_drafted(name: str, r
     for accepted, rejected in rounds:
         decoder.forward([Block(drafted, OUTPUT[done : done + accepted])])
         decoder.forward([Block(full, OUTPUT[done : done + accepted] + [1, 2, 3, 4][:rejected])])
-        full.commit(accepted)
         drafted.commit(accepted, full)
+        full.commit(accepted)
         done += accepted
     full.rewind(PROMPT)
     full.queries = QueryLog()
     for token in OUTPUT[:done]:
         decoder.forward([Block(full, [token])])
-        full.commit(1)
         one_by_one.commit(1, full)
+        full.commit(1)
 
     held = slice(0, drafted.held)
     assert torch.equal(drafted.positions[..., held], one_by_one.positions[..., held])
@@ -179,9 +179,9 @@ def test_tensor_stores_do_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     full.queries = QueryLog()
     for token in OUTPUT:
         examples.decoder().forward([Block(full, [token])])
-        full.commit(1)
         for cache in (paged, tensors):
             cache.commit(1, full)
+        full.commit(1)
 
     assert isinstance(tensors.store, TensorStore)
     assert torch.equal(paged.positions, tensors.positions)

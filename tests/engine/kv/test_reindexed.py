@@ -88,8 +88,8 @@ def test_sinks_are_those_of_one_turn_however_often_they_were_moved(prompt: int, 
         committed = min(wanted, drafted + 1)
         examples.append(moved, drafted, seed=number)
         examples.append(full, 7, seed=100 + number)
-        full.commit(committed)
         moved.commit(committed, full)
+        full.commit(committed)
     assert isinstance(moved, ReindexedCache)
     rope = examples.decoder().rope
     at_once = ReindexedCache(full.shape, SINKS, WINDOW, rope).take_prompt(full)

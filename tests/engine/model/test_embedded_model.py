@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tests.engine.decoding.setups import cell
 from vcbench.compressors.base import Compressor
 from vcbench.compressors.kivi import KIVI, KIVIOptions
 from vcbench.compressors.none import NoCompression, NoneOptions
 from vcbench.compressors.snapkv import SnapKV, SnapKVOptions
 from vcbench.config.schema import Arm
 from vcbench.engine import environment
-from vcbench.engine.decoding.session import CellSetup, Prefilled, run_cell
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import run_cell
 from vcbench.engine.kv.kept import KeptCache
 from vcbench.engine.model.decoder import Block, Decoder
 from vcbench.engine.model.load import load_decoder
@@ -85,7 +87,7 @@ def test_logits_equal_those_of_transformers(
 
 def generate(decoder: Decoder, item: Prefilled, arm: Arm, compressor: Compressor | None = None) -> Generation:
     ended: list[Generation] = []
-    setup = CellSetup(arm=arm, compressor=compressor, draft_length=DRAFT_LENGTH)
+    setup = cell(arm, compressor, DRAFT_LENGTH)
     run_cell(decoder, setup, [item], on_end=ended.append)
     return ended[0]
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from tests.compressors.examples import make
 from tests.engine import tiny
 from tests.engine.cells import BATCHES, METHODS, batch, check_same, decode, prefilled, request
+from tests.engine.decoding.setups import cell
 from vcbench.config.sampling import Sampling
-from vcbench.engine.decoding.levels import Span
-from vcbench.engine.decoding.session import CellSetup, Prefilled, run_cell
+from vcbench.engine.decoding.levels import Prefilled, Span
+from vcbench.engine.decoding.session import run_cell
 from vcbench.engine.model.decoder import Block
 from vcbench.engine.sampling.selector import Selector
 from vcbench.engine.types import Generation
@@ -225,7 +226,7 @@ def test_stop_strings_end_nothing_before_min_tokens(least: int, stops: tuple[str
     ends = [n for n in range(least + 1, 27) if any(text[:n].endswith(stop) for stop in stops)]
     for arm, compressor in (("full", None), ("vericache", make(METHODS["snapkv"]))):
         ended: list[Generation] = []
-        setup = CellSetup(arm=arm, compressor=compressor, draft_length=draft_length)  # type: ignore[arg-type]
+        setup = cell(arm, compressor, draft_length)  # type: ignore[arg-type]
         run_cell(tiny.decoder(), setup, [item], on_end=ended.append, stream=Letters)
         assert ended[0].token_ids == free[: ends[0] if ends else 26]
         assert ended[0].finish_reason == ("stop" if ends else "length")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.engine.decoding.scripted import ScriptedDecoder, ScriptedDraft, ScriptedFull
+from tests.engine.decoding.setups import cell as cell_of
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import Arm
-from vcbench.engine.decoding.levels import Span
+from vcbench.engine.decoding.levels import Prefilled, Span
 from vcbench.engine.decoding.progress import Progress
-from vcbench.engine.decoding.session import CellSetup, Parts, Prefilled, run_cell
+from vcbench.engine.decoding.session import Session, run_cell
 from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.model.decoder import Decoder, Prefill
 from vcbench.engine.sampling.noise import Noise, Words
@@ -186,15 +187,15 @@ def decode(model: Model, noise: Noise, arm: Arm, draft_length: int) -> Generatio
     cache.table = model.full
     snapshot = Prefilled(request, Prefill(cache=cast(FullCache, cache), first_logits=model.full[PROMPT[-1]]))
 
-    def progress(wanted: Request, stream: Any, observe: Any) -> Progress:
-        made = Progress(wanted, stream, observe)
-        made.selector = Selector(wanted, noise)
-        return made
+    class Noisy(Session):
+        def make_progress(self, item: Prefilled) -> Progress:
+            made = super().make_progress(item)
+            made.selector = Selector(item.request, noise)
+            return made
 
     ended: list[Generation] = []
-    setup = CellSetup(arm=arm, compressor=TableCompressor(model.draft), draft_length=draft_length)
-    parts = Parts(progress=progress)
-    run_cell(cast(Decoder, decoder), setup, [snapshot], on_end=ended.append, parts=parts)
+    setup = cell_of(arm, None if arm == "full" else TableCompressor(model.draft), draft_length)
+    run_cell(cast(Decoder, decoder), setup, [snapshot], on_end=ended.append, session=Noisy)
     return ended[0]
 
 

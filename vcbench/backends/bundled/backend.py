@@ -20,7 +20,8 @@ from vcbench.backends.cells import Cell, Identity, Plan
 from vcbench.calibration.base import Calibration
 from vcbench.compressors.base import prefill_for
 from vcbench.config.schema import Arm, RunConfig
-from vcbench.engine.decoding.session import CellSetup, DecodeCell, Prefilled, decode_cell
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import CellSetup, MakeSession, Session, decode_cell
 from vcbench.engine.decoding.stopping import check_request
 from vcbench.engine.decoding.teacher_forced import Divergence
 from vcbench.engine.environment import set_threads
@@ -38,13 +39,13 @@ class Bundled(Backend):
     name = "bundled"
 
     def __init__(
-        self, config: RunConfig, files: ModelFiles, *, engine: DecodeCell = decode_cell, fault: str | None = None
+        self, config: RunConfig, files: ModelFiles, *, session: MakeSession = Session, fault: str | None = None
     ) -> None:
-        """`fault` names what is wrong with an `engine` that the lossless gate has broken on purpose.
+        """`fault` names what is wrong with a `session` that the lossless gate has broken on purpose.
 
         Raises ConfigError where the device or a calibration is missing.
         """
-        self.config, self.files, self.engine, self.fault = config, files, engine, fault
+        self.config, self.files, self.session, self.fault = config, files, session, fault
         self._identity = with_model(identify(config, fault=fault), files)
         self._calibrations = find_calibrations(config, files)
         self._tokenizer = Tokenizer.from_files(files)
@@ -101,7 +102,7 @@ class Bundled(Backend):
     def measure(
         self, cell: Cell, full: Cell, pairs: Sequence[Pair], beside: Sequence[Request]
     ) -> Mapping[str, Divergence]:
-        measuring = Divergences(self._decoder, self.engine, self._setup, self._text)
+        measuring = Divergences(self._decoder, self.session, self._setup, self._text)
         return measuring.of(cell, full, pairs, [self._batch[request.id] for request in beside])
 
     def release(self) -> None:
@@ -129,12 +130,13 @@ class Bundled(Backend):
     def _decode(self, cell: Cell, requests: Sequence[Request], timing: BatchTiming) -> Iterator[Generation]:
         setup = self._setup(cell)
         batch = [self._batch[request.id] for request in requests]
-        spent = yield from self.engine(self._decoder, setup, batch, stream=self._text)
+        spent = yield from decode_cell(self._decoder, setup, batch, stream=self._text, session=self.session)
         for name in BatchTiming.__slots__:
             setattr(timing, name, getattr(spent, name))
-        if isinstance(setup.compressor, SharedCompressor):
-            timing.compress_s += setup.compressor.charged_s - setup.compressor.spent_s
-            timing.compressed_before = setup.compressor.copied
+        for compressor in [level.drafts_by for level in setup.levels]:
+            if isinstance(compressor, SharedCompressor):
+                timing.compress_s += compressor.charged_s - compressor.spent_s
+                timing.compressed_before += compressor.copied
 
     def _setup(self, cell: Cell) -> CellSetup:
         compressor = self._methods.of(cell)

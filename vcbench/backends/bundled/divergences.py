@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vcbench.backends.base import Pair
 from vcbench.backends.cells import Cell
+from vcbench.engine.decoding.levels import Prefilled
 from vcbench.engine.decoding.progress import Committed, Observer
-from vcbench.engine.decoding.session import CellSetup, DecodeCell, Prefilled, StreamFactory
+from vcbench.engine.decoding.session import CellSetup, Compress, MakeSession, StreamFactory, decode_cell
 from vcbench.engine.decoding.teacher_forced import Divergence, measure_divergence, same_logits, unknown_steps
 from vcbench.engine.model.decoder import Decoder
 
@@ -25,10 +27,10 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Divergences:
-    """Measures cells with one engine. `setup` says how a cell is decoded, `stream` makes its readers of text."""
+    """Measures cells with one kind of session. `setup` says how a cell is decoded, `stream` makes its readers of text."""
 
     decoder: Decoder
-    engine: DecodeCell
+    session: MakeSession
     setup: Callable[[Cell], CellSetup]
     stream: StreamFactory
 
@@ -37,10 +39,11 @@ class Divergences:
         if cell.config.arm == "vericache":
             return self._verified(cell, full, pairs, beside)
         setup = self.setup(cell)
-        assert setup.compressor is not None, "full KV is not measured against itself"
+        (level,) = setup.levels
+        compressor = cast(Compress, level.drafts_by)
         outputs = {pair.full.request: pair.full.token_ids for pair in pairs}
         batch = [item for item in beside if item.request.id in outputs]
-        return measure_divergence(self.decoder, setup.compressor, batch, outputs, seed=setup.seed)
+        return measure_divergence(self.decoder, compressor, batch, outputs, seed=setup.seed)
 
     def _verified(
         self, cell: Cell, full: Cell, pairs: Sequence[Pair], beside: Sequence[Prefilled]
@@ -73,7 +76,8 @@ class Divergences:
 
     def _decode(self, cell: Cell, batch: Sequence[Prefilled], observe: Observer) -> None:
         """Decodes a batch once more, the engine's faults included, and shows every committed row of logits."""
-        for _ in self.engine(self.decoder, self.setup(cell), batch, stream=self.stream, observe=observe):
+        setup = self.setup(cell)
+        for _ in decode_cell(self.decoder, setup, batch, stream=self.stream, observe=observe, session=self.session):
             pass
 
 

@@ -11,7 +11,7 @@ from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
 from vcbench.config.paths import user_path
 from vcbench.config.schema import RunConfig
-from vcbench.engine.decoding.session import CellSetup, Compress
+from vcbench.engine.decoding.session import CellSetup, Compress, LevelSetup
 
 
 class Methods:
@@ -40,11 +40,10 @@ def name_of(cell: Cell) -> str:
 
 def cell_setup(cell: Cell, config: RunConfig, compressor: Compress | None) -> CellSetup:
     """How the engine carries out a cell."""
-    directory = config.engine.disk_directory
+    directory, draft_length = config.engine.disk_directory, cell.config.draft_length or 0
     return CellSetup(
         arm=cell.config.arm,
-        compressor=compressor,
-        draft_length=cell.config.draft_length or 0,
+        levels=() if compressor is None else (LevelSetup(drafts_by=compressor, draft_length=draft_length),),
         seed=config.seed,
         full_cache=cell.config.full_cache,
         disk_directory=user_path(directory) if directory is not None else None,

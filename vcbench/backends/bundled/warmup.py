@@ -7,7 +7,8 @@ from dataclasses import replace
 from vcbench.backends.bundled.methods import Methods, cell_setup
 from vcbench.backends.cells import Plan
 from vcbench.compressors.base import prefill_for
-from vcbench.engine.decoding.session import Prefilled, run_cell
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import run_cell
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Request
 

@@ -18,6 +18,7 @@ from vcbench.engine.codes.packing import BYTE, pack, unpack
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.engine.kernels.cpu.simd import LANES
 from vcbench.engine.kv.cache import FullCache, Joined, KVCache
+from vcbench.engine.kv.query_log import QueryLog
 from vcbench.engine.kv.stores import (
     ExactStore,
     KVShape,
@@ -78,11 +79,12 @@ class CodebookCache(KVCache):
         """Takes the entries of positions start .. stop - 1 from a store of all."""
         self.tail.copy_from(source, start, start - self.done, stop - start)
 
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
-        if verified is not None:
-            self._copy_exact(verified.store, self.committed, self.committed + count)
-        super().commit(count)
-        complete = self.committed // BLOCK * BLOCK
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        first = self.committed - self.done
+        return self.tail.read_range(layer, first, first + count)
+
+    def settle(self, count: int, queries: QueryLog | None) -> None:
+        complete = self.tokens // BLOCK * BLOCK
         if complete > self.done:
             dropped = complete - self.done
             self._encode(self.tail, self.done, complete)

@@ -19,6 +19,7 @@ from vcbench.engine.codes.scheme import Scheme
 from vcbench.engine.kernels.cpu.codes import tiled_attention as tiled
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.engine.kv.cache import FullCache, Joined, KVCache
+from vcbench.engine.kv.query_log import QueryLog
 from vcbench.engine.kv.stores import ExactStore, KVShape, PagedStore, TensorStore, attend_chunks, make_store
 
 _BULK_TOKENS = 1024
@@ -82,12 +83,14 @@ class QuantisedCache(CodedCache):
             k, v = self._rotated(source, layer, start, stop)
             self.tail.write(layer, start - self.tail_start, k.transpose(0, 1), v.transpose(0, 1))
 
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
-        if verified is not None:
-            self._copy_exact(verified.store, self.committed, self.committed + count)
-        super().commit(count)
-        keys = self.scheme.quantised_keys(self.committed)
-        values = self.scheme.quantised_values(self.committed)
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        first = self.committed - self.tail_start
+        k, v = self.tail.read_range(layer, first, first + count)
+        return self.frame.rotated_back(k, "keys"), self.frame.rotated_back(v, "values")
+
+    def settle(self, count: int, queries: QueryLog | None) -> None:
+        keys = self.scheme.quantised_keys(self.tokens)
+        values = self.scheme.quantised_values(self.tokens)
         self._reserve_codes(keys, values)
         everything = slice(0, self.shape.n_layers)
         if keys > self.keys_done:

@@ -69,7 +69,7 @@ class Progress:
         first = len(self.token_ids)
         count = self._append(token_ids)
         self._digest.update(logits[:count].contiguous().cpu().numpy().data)
-        if self._observe is not None:
+        if count and self._observe is not None:
             self._observe(Committed(self.request.id, first, self.token_ids[first:], logits[:count]))
         return count
 

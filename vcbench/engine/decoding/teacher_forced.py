@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from vcbench.engine.decoding.distributions import compare_steps
 from vcbench.engine.decoding.forcing import force
-from vcbench.engine.decoding.session import Compress, Prefilled, seed_of
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import Compress, seed_of
 from vcbench.engine.model.decoder import Decoder
 from vcbench.records.schema import TOP_TOKENS
 

@@ -1,7 +1,8 @@
 """What a KV cache is to the decoder, and the full one.
 
 Life of the entries of one forward pass over n tokens: for each layer `write`, then `attend`; `advance(n)` after the
-last layer. They stay uncommitted until `commit`, and `roll_back` forgets them.
+last layer. They stay uncommitted until `commit`. Until then `roll_back` keeps as many of them as are still wanted, and
+`refresh` puts those of a better cache in their place.
 """
 
 from __future__ import annotations
@@ -27,6 +28,21 @@ class Joined(Protocol):
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of q: [n, H, D] as `KVCache.attend` gives it in each cache; returns [n, H, D]."""
+
+
+class EntrySource(Protocol):
+    """A cache that has taken in the tokens that another one is about to keep, and knows their entries better."""
+
+    @property
+    def committed(self) -> int:
+        """Tokens that it has committed."""
+
+    @property
+    def queries(self) -> QueryLog | None:
+        """What was asked at the positions of the uncommitted ones, where that is logged."""
+
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        """k, v: [Hk, count, D] of the first `count` uncommitted tokens, exact and post-RoPE."""
 
 
 class KVCache(ABC):
@@ -58,6 +74,10 @@ class KVCache(ABC):
         """k, v: [Hk, n, D] as attention sees them, and the tokens' positions [Hk, n]. The reference path of tests."""
 
     @abstractmethod
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        """k, v: [Hk, count, D] of the first `count` uncommitted tokens, as they were written (up to rounding)."""
+
+    @abstractmethod
     def nbytes(self) -> dict[str, int]:
         """Bytes held, by part; the sum is that of every tensor reachable from this object."""
 
@@ -82,22 +102,49 @@ class KVCache(ABC):
         """Counts the tokens written by a complete forward pass."""
         self.tokens += count
 
-    def roll_back(self) -> None:
-        """Forgets every uncommitted entry."""
-        self.tokens = self.committed
+    def roll_back(self, keep: int = 0) -> None:
+        """Forgets the uncommitted tokens but the first `keep`. Raises ValueError if there are not as many."""
+        held = self.tokens - self.committed
+        if not 0 <= keep <= held:
+            raise ValueError(f"cannot keep {keep} of {held} uncommitted tokens")
+        self.tokens = self.committed + keep
         if self.queries is not None:
-            self.queries.keep(0, self.committed)
+            self.queries.keep(0, self.tokens)
 
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
+    def refresh(self, count: int, source: EntrySource) -> None:
+        """Holds `count` uncommitted tokens from here on, with the source's entries, however many there were before.
+
+        Raises ValueError for a source that has committed other tokens.
+        """
+        if source.committed != self.committed:
+            raise ValueError(f"{source.committed} tokens are committed in the source, {self.committed} here")
+        self.roll_back()
+        for layer in range(self.shape.n_layers if count else 0):
+            k, v = source.uncommitted(layer, count)
+            self.write(layer, k.transpose(0, 1), v.transpose(0, 1))
+        self.advance(count)
+
+    def commit(self, count: int, source: EntrySource | None = None) -> None:
         """Makes the first `count` uncommitted tokens permanent and forgets the others.
 
-        With `verified`, their entries are first replaced by those of the full cache. A cache that compresses while
-        decoding does so here and nowhere else.
+        With a source, which has not committed them yet, their entries are first replaced by its own. A cache that
+        compresses while decoding does so here (`settle`) and nowhere else.
         """
-        self.tokens = self.committed + count
-        if self.queries is not None:
-            self.queries.keep(self.committed, self.tokens)
+        if source is None:
+            self.roll_back(count)
+        else:
+            self.refresh(count, source)
+        start = self.committed
+        self.settle(count, self.queries if source is None else source.queries)
         self.committed = self.tokens
+        if self.queries is not None:
+            self.queries.keep(start, self.tokens)
+
+    def settle(self, count: int, queries: QueryLog | None) -> None:  # noqa: B027 - most caches need not do anything
+        """Does what a method does to its entries as `count` tokens, all that are uncommitted, become permanent.
+
+        queries: what was asked at their positions, where that is known.
+        """
 
     def horizon(self) -> int:
         """How many tokens can be appended in one pass before committing them one by one would have changed a row."""
@@ -135,6 +182,10 @@ class EntryCache(PagedCache):
     @abstractmethod
     def entries(self) -> int:
         """Entries in use, uncommitted ones included; the next token becomes entry `entries()`."""
+
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        first = self.entries() - (self.tokens - self.committed)
+        return self.store.read_range(layer, first, first + count)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.store.write(layer, self.entries(), k, v)

@@ -72,18 +72,13 @@ class EvictingCache(EntryCache):
     def entries(self) -> int:
         return self.held + self.tokens - self.committed
 
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
-        self.tokens = self.committed
-        log = self.queries if verified is None else verified.queries
-        if verified is not None:
-            self.store.copy_from(verified.store, self.committed, self.held, count)
+    def settle(self, count: int, queries: QueryLog | None) -> None:
         first = self.held
         for number in range(count):
             position = self.committed + number
-            self._take(first + number, position, None if log is None else log.row(position))
-        super().commit(count)
+            self._take(first + number, position, None if queries is None else queries.row(position))
         if self.queries is not None:
-            self.queries.keep(self.committed, self.committed)
+            self.queries.keep(self.tokens, self.tokens)
 
     def _take(self, entry: int, position: int, queries: list[Tensor] | None) -> None:
         """Makes the token in `entry` one of those held, and evicts another one if they are too many."""

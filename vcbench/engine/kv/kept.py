@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.kv.cache import EntryCache, FullCache
+from vcbench.engine.kv.query_log import QueryLog
 from vcbench.engine.kv.stores import ExactStore, KVShape
 
 
@@ -42,12 +43,6 @@ class KeptCache(EntryCache):
 
     def entries(self) -> int:
         return self.kept + self.tokens - self.prompt
-
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
-        self.roll_back()
-        if verified is not None:
-            self.store.copy_from(verified.store, self.committed, self.entries(), count)
-        super().commit(count)
 
     def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         k, v = self.store.read_range(layer, 0, self.entries())
@@ -91,20 +86,18 @@ class WindowCache(EntryCache):
     def entries(self) -> int:
         return self.held() + self.tokens - self.committed
 
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
-        source, start = (verified.store, self.committed) if verified is not None else (self.store, self.held())
-        self.roll_back()
-        self._take(source, start, count)
+    def settle(self, count: int, queries: QueryLog | None) -> None:
+        self._take(self.store, self.held(), count)
 
     def _take(self, source: ExactStore, start: int, count: int) -> None:
-        """Commits `count` tokens that lie in `source` from entry `start` on."""
+        """Makes `count` tokens that lie in `source` from entry `start` on the last committed ones."""
         moved = [source.read_range(layer, start, start + count) for layer in range(self.shape.n_layers)]
         slots = [self.slot(self.committed + i) for i in range(count)]
         for first, last in runs(slots):
             for layer, (k, v) in enumerate(moved):
                 part = slice(first, last)
                 self.store.write(layer, slots[first], k[:, part].transpose(0, 1), v[:, part].transpose(0, 1))
-        super().commit(count)
+        self.tokens = self.committed = self.committed + count
 
     def horizon(self) -> int:
         return max(1, self.sinks + self.window - self.committed)

@@ -111,13 +111,10 @@ class RaggedCache(PagedCache):
                 layers.append(index)
         return PageRows(np.concatenate(spans), np.concatenate(tables), 1, np.array(layers))
 
-    def commit(self, count: int, verified: FullCache | None = None) -> None:
-        self.roll_back()
-        if verified is not None:
-            for layer in range(self.shape.n_layers):
-                k, v = verified.store.read_range(layer, self.committed, self.committed + count)
-                self.write(layer, k.transpose(0, 1), v.transpose(0, 1))
-        super().commit(count)
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        since = self.committed - self.prompt
+        parts = [part.store.read_range(0, part.kept + since, part.kept + since + count) for part in self.layers[layer]]
+        return torch.cat([k for k, _ in parts]), torch.cat([v for _, v in parts])
 
     def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """As in `KVCache`; shorter heads are filled up with entries at position -1, which attention does not see."""
