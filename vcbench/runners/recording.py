@@ -6,7 +6,7 @@ import contextlib
 import resource
 import sys
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,21 @@ def request_line(
         kv_end=asdict(generation.kv_end) if generation.kv_end else None,
         cache_classes=generation.cache_classes,
         logits_sha256=generation.logits_sha256,
-        timing={"decode_s": generation.decode_s},
+        timing=request_timing(generation),
     )
+
+
+def request_timing(generation: Generation) -> dict[str, float]:
+    """Seconds of one request by phase; `ttft_s` is all that the cell does for it before its first token."""
+    timing = {
+        "compress_s": generation.compress_s,
+        "offload_s": generation.offload_s,
+        "decode_s": generation.decode_s,
+    }
+    if generation.prefill_s is not None:
+        before = generation.prefill_s + generation.compress_s + generation.offload_s
+        timing |= {"prefill_s": generation.prefill_s, "ttft_s": before + generation.first_s}
+    return timing
 
 
 def failed_line(cell: Cell, prompt: Prompt, reason: str) -> RequestLine:
@@ -85,8 +98,17 @@ def failed_line(cell: Cell, prompt: Prompt, reason: str) -> RequestLine:
     )
 
 
-def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTiming, gives: Capabilities) -> BatchLine:
-    """The wall clock of one batch; tokens from the prefill are not decoding's. What nobody measured is left out."""
+def batch_line(
+    cell: Cell,
+    generations: Sequence[Generation],
+    timing: BatchTiming,
+    gives: Capabilities,
+    neighbours: Mapping[str, float],
+) -> BatchLine:
+    """The wall clock of one batch; tokens from the prefill are not decoding's. What nobody measured is left out.
+
+    neighbours: the machine's load meanwhile.
+    """
     phases = {"draft_s": timing.draft_s, "verify_s": timing.verify_s}
     return BatchLine(
         cell=cell.id,
@@ -101,6 +123,7 @@ def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTimin
             **(phases | {"other_s": timing.other_s if timing.verify_s else 0.0} if gives.phases else {}),
             "steps": timing.steps,
             "peak_rss_bytes": peak_rss_bytes(),
+            **neighbours,
         },
     )
 
