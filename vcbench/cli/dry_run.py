@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vcbench import registry
+from vcbench.backends.bundled.identity import identify, with_model
+from vcbench.backends.cells import UNKNOWN, Identity, Plan
 from vcbench.cli.output import next_command, notes, results, table, write_json
 from vcbench.config.options import build_options
 from vcbench.config.schema import RunConfig, TaskConfig
@@ -19,7 +21,7 @@ from vcbench.runners.estimate import ASSUMED_ACCEPTANCE, PlanEstimate, estimate,
 from vcbench.runners.expected import Expected, absent_calibrations, expected_prompts
 from vcbench.runners.gpus import BANDWIDTH_SHARE, FLOP_SHARE, Gpu, find_gpu, smallest_gpu
 from vcbench.runners.notes import model_notes, resolved_sampling
-from vcbench.runners.plan import UNKNOWN, Identity, Plan, build_plan, identify, with_model
+from vcbench.runners.plan import build_plan
 
 if TYPE_CHECKING:
     from rich.console import Console
