@@ -27,7 +27,7 @@ from vcbench.engine.environment import prepare
 prepare()
 
 from vcbench import registry  # noqa: E402 -- torch reads its settings when it is imported
-from vcbench.backends.bundled.calibrating import fit_model  # noqa: E402
+from vcbench.backends.bundled.calibrations import fit_model  # noqa: E402
 from vcbench.calibration.text import Samples  # noqa: E402
 from vcbench.config.options import build_options  # noqa: E402
 from vcbench.config.sampling import Sampling  # noqa: E402

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.runners.test_run import CELLS, MAX_TOKENS, answers, heard, quiet, refused, snapkv, timeless, trace
+from vcbench.backends.bundled.backend import Bundled
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, MetricsConfig, RunConfig
@@ -273,7 +275,7 @@ def test_a_run_killed_after_its_prompts_were_changed_is_not_complete(config: Run
         raise Killed
 
     with pytest.raises(Killed):
-        execute(trace(config, source, rows("n", "a", "b")), console=quiet(), session=die)  # type: ignore[arg-type]
+        execute(trace(config, source, rows("n", "a", "b")), console=quiet(), backend=partial(Bundled, session=die))
     assert not load_run(path).complete
     execute(trace(config, source, rows("n", "a", "b")), console=quiet())
     assert load_run(path).complete

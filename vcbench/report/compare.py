@@ -72,7 +72,7 @@ def render(
     compared = [
         Compared(run, summarise(run), check_loaded(run), headline(scored(run, own_only=True))) for run in loaded
     ]
-    notes += [*_conditions(compared), *exclusions(loaded)]
+    notes += [*_conditions(compared), *exclusions(loaded), *lacking(loaded)]
     if parquet is not None:
         write_parquet(_flat(compared), parquet)
     if as_json:
@@ -83,6 +83,11 @@ def render(
         print(markdown(compared, notes))
     else:
         _print(compared, notes, console)
+
+
+def lacking(runs: Sequence[Run]) -> list[str]:
+    """What each run's backend cannot give, so that its figures are missing."""
+    return [f"{run.name}: its backend gives no {', no '.join(run.lacks())}" for run in runs if run.lacks()]
 
 
 def markdown(compared: Sequence[Compared], notes: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ depend on what else is there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -318,17 +318,16 @@ class MakeSession(Protocol):
         """A session without requests."""
 
 
-def run_cell(
+def decode_cell(
     decoder: Decoder,
     setup: CellSetup,
     batch: Iterable[Prefilled],
     *,
-    on_end: OnEnd,
     stream: StreamFactory | None = None,
     observe: Observer | None = None,
     session: MakeSession = Session,
-) -> BatchTiming:
-    """Decodes a batch to its end and calls `on_end` with each generation as it ends. Snapshots are left as found.
+) -> Generator[Generation, None, BatchTiming]:
+    """Decodes a batch to its end and gives each generation as it ends; returns the timing. Snapshots are left as found.
 
     `observe` is told of every commit.
     """
@@ -341,11 +340,31 @@ def run_cell(
         while opened.active:
             for event in opened.step():
                 if event.generation is not None:
-                    on_end(event.generation)
+                    yield event.generation
     finally:
         for key in admitted:
             opened.release(key)
     return opened.take_timing()
+
+
+def run_cell(
+    decoder: Decoder,
+    setup: CellSetup,
+    batch: Iterable[Prefilled],
+    *,
+    on_end: OnEnd,
+    stream: StreamFactory | None = None,
+    observe: Observer | None = None,
+    session: MakeSession = Session,
+) -> BatchTiming:
+    """`decode_cell` to its end at once; `on_end` is called with each generation."""
+    decoding = decode_cell(decoder, setup, batch, stream=stream, observe=observe, session=session)
+    while True:
+        try:
+            on_end(next(decoding))
+        except StopIteration as end:
+            timing: BatchTiming = end.value
+            return timing
 
 
 def seed_of(seed: int, request_id: str) -> int:

@@ -1,4 +1,4 @@
-"""Fits a method to a model, which is loaded for it, and stores what was fitted."""
+"""The calibrations that a run needs, found before anything else happens; and how a new one is made."""
 
 from __future__ import annotations
 
@@ -7,20 +7,52 @@ from pathlib import Path
 from typing import Any
 
 from vcbench import registry
-from vcbench.backends.bundled.load import load
+from vcbench.backends.bundled.identity import identify
 from vcbench.calibration.base import Calibration, CalibrationNeed
-from vcbench.calibration.store import calibration_path, check_writable, make_calibration, save_calibration
+from vcbench.calibration.store import (
+    calibration_path,
+    check_writable,
+    find_calibration,
+    make_calibration,
+    save_calibration,
+)
 from vcbench.calibration.text import Samples, sample
 from vcbench.config.options import build_options
 from vcbench.config.paths import user_path
 from vcbench.config.schema import MethodConfig, ModelConfig, RunConfig
-from vcbench.errors import CalibrationError, UsageError
-from vcbench.models.instruction import InstructionWriter
+from vcbench.errors import CalibrationError, ConfigError, Problem, UsageError
 from vcbench.models.progress import Progress, silent
-from vcbench.models.store import resolve_model
-from vcbench.models.tokenizer import Tokenizer
-from vcbench.runners.calibrations import needed
-from vcbench.runners.plan import identify
+from vcbench.models.store import ModelFiles, resolve_model
+
+
+def needed(method: MethodConfig) -> CalibrationNeed | None:
+    """What calibration a configured method asks for, or None."""
+    options = build_options("compressor", method.compressor, method.options)
+    need: CalibrationNeed | None = registry.lookup("compressor", method.compressor).calibration_need(options)
+    return need
+
+
+def find_calibrations(config: RunConfig, files: ModelFiles) -> dict[str, Calibration]:
+    """The calibrations of the methods that cells use, by the methods' names in the configuration.
+
+    Raises ConfigError that names each method whose calibration is missing or of no use, with the command to run.
+    """
+    found, problems = {}, []
+    for name in dict.fromkeys(cell.method for cell in config.cells if cell.method is not None):
+        method = config.methods[name]
+        need = needed(method)
+        if need is None:
+            continue
+        try:
+            found[name] = find_calibration(
+                method.compressor, need, model_id=files.id, weights_sha256=files.weights_sha256
+            )
+        except CalibrationError as error:
+            where = config.places.get(f"methods.{name}", f"methods.{name}")
+            problems.append(Problem(where=where, message=str(error)))
+    if problems:
+        raise ConfigError(problems)
+    return found
 
 
 def calibrate_model(
@@ -39,6 +71,8 @@ def calibrate_model(
     Raises UsageError for a method without calibration, CalibrationError for unusable text or a file that cannot be
     written, ModelError.
     """
+    from vcbench.models.tokenizer import Tokenizer
+
     need = needed(MethodConfig(compressor=compressor, options=options))
     if need is None:
         raise UsageError(f"{compressor} under these options uses no calibration; nothing to do")
@@ -62,6 +96,10 @@ def fit_model(
     progress: Progress = silent,
 ) -> tuple[Calibration, Path]:
     """`calibrate_model` on token ids."""
+    from vcbench.backends.bundled.load import load
+    from vcbench.models.instruction import InstructionWriter
+    from vcbench.models.tokenizer import Tokenizer
+
     cls, chosen = registry.lookup("compressor", compressor), build_options("compressor", compressor, options)
     need: CalibrationNeed = cls.calibration_need(chosen)
     files = resolve_model(model)
