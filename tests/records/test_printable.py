@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vcbench.cli import output
-from vcbench.records.printable import markdown_text, printable, write_csv
+from vcbench.records.printable import markdown_text, printable
+from vcbench.report.frame import csv_text
 
 NASTY = "a\x1b]0;t\x07\x1b[2J\u202e\u2066\ud83d\x00\x9b31m\n[red]:smile:\u2028"
 
@@ -25,9 +26,8 @@ def test_nothing_moves_the_cursor_or_fails_to_encode(text: str) -> None:
 
 @given(st.lists(st.text(st.characters(), max_size=12), min_size=1, max_size=4))
 def test_no_cell_of_a_spreadsheet_is_a_formula(texts: list[str]) -> None:
-    out = io.StringIO()
-    write_csv([{"x": text, "n": -1.5, "none": None} for text in texts], out)
-    rows = list(csv.DictReader(io.StringIO(out.getvalue())))
+    out = csv_text([{"x": text, "n": -1.5, "none": None} for text in texts])
+    rows = list(csv.DictReader(io.StringIO(out)))
     assert len(rows) == len(texts)
     for row in rows:
         assert not row["x"].lstrip().startswith(("=", "+", "-", "@"))
@@ -36,9 +36,7 @@ def test_no_cell_of_a_spreadsheet_is_a_formula(texts: list[str]) -> None:
 
 @pytest.mark.parametrize("formula", ["=1+1", "+1", "-cmd", "@SUM(A1)", '=cmd|" /C calc"!A0', " =1", "\t=1", "\r=1"])
 def test_formulas_are_defused(formula: str) -> None:
-    out = io.StringIO()
-    write_csv([{"label": formula}], out)
-    (row,) = csv.DictReader(io.StringIO(out.getvalue()))
+    (row,) = csv.DictReader(io.StringIO(csv_text([{"label": formula}])))
     assert row["label"] == "'" + printable(formula) or row["label"].startswith("\\")
 
 

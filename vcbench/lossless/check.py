@@ -56,12 +56,25 @@ def check_loaded(run: Run, selection: Selection = EVERYTHING) -> CheckResult:
         problems=tuple(problems),
         cards=tuple(card for _, cards in checked for card in cards),
         fault=run.provenance.get("injected_fault"),
+        remarks=_limits(run),
     )
 
 
 def _exactness(run: Run) -> str:
+    if not run.gives("logit_hashes"):
+        return "unknown"
     engine = run.config.get("engine")
     return str(engine.get("exactness", "unknown")) if isinstance(engine, dict) else "unknown"
+
+
+def _limits(run: Run) -> tuple[str, ...]:
+    """What of the gate's evidence the run's backend cannot give."""
+    found = []
+    if not run.gives("logit_hashes"):
+        found.append("the backend gives no hashes of logits, so that ids alone are compared")
+    if not run.gives("kv_bytes"):
+        found.append("the backend says nothing of its caches: of the method there is no sign but its drafts")
+    return tuple(found)
 
 
 def _check_cell(
@@ -70,7 +83,13 @@ def _check_cell(
     answered = [line for line in run.requests_of(cell, task) if line.error is None]
     baseline, parents = run.baseline(task), run.parents(task)
     references = [] if baseline is None else [line for line in run.requests_of(baseline, task) if line.error is None]
-    guarded = guards(cell, answered, bitwise=bitwise, reference=references)
+    guarded = guards(
+        cell,
+        answered,
+        bitwise=bitwise,
+        reference=references if run.gives("logit_hashes") else None,
+        caches=run.gives("kv_bytes"),
+    )
     if cell.arm != "vericache":
         return CellResult(cell=cell, task=task, verdicts=(), guards=guarded), []
     reference = arm_of_run(run, baseline, task) if baseline is not None else _nobody()

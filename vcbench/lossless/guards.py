@@ -24,25 +24,35 @@ NOISE = "random"
 
 
 def guards(
-    cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool, reference: Sequence[RequestLine] = ()
+    cell: CellInfo,
+    answered: Sequence[RequestLine],
+    *,
+    bitwise: bool,
+    reference: Sequence[RequestLine] | None = (),
+    caches: bool = True,
 ) -> tuple[Guard, ...]:
-    """The guards that apply to a cell with a method, from its requests that ended without error, and full KV's."""
+    """The guards that apply to a cell with a method, from its requests that ended without error.
+
+    reference: full KV's; None where the run's backend hashes no logits. caches: whether the run's backend says what its
+    caches are; what is recorded of them is judged in any case.
+    """
     if not answered:
         return ()
+    caches = caches or any(line.cache_classes or line.kv_end for line in answered)
     if cell.arm != "vericache":
-        return (_cache_class(cell, answered),)
+        return (_cache_class(cell, answered),) if caches else ()
     rounds = acceptance(Rounds.of(answered))
-    found = [_cache_class(cell, answered), _proposed(rounds)]
-    if bitwise:
+    found = [*([_cache_class(cell, answered)] if caches else []), _proposed(rounds)]
+    if bitwise and reference is not None:
         found.append(_hashes([("full KV", reference), (cell.label, answered)]))
-    if cell.full_cache != "memory":
+    if cell.full_cache != "memory" and caches:
         found += [_tier(cell, answered), _read_back(cell, answered)]
     if cell.compressor != NOISE:
         found.append(_accepted(rounds))
     if cell.compressor == UNCOMPRESSED:
         return (*found, *([_all_accepted(answered)] if bitwise else []))
     found.append(_rejected(Rounds.of(answered).judged()))
-    if cell.compressor != NOISE:
+    if cell.compressor != NOISE and caches:
         found.append(_smaller(answered))
     return tuple(found)
 

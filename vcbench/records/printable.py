@@ -5,11 +5,9 @@ Foreign is whatever vcbench has not written itself: names of models, tasks, requ
 
 from __future__ import annotations
 
-import csv
 import io
 import unicodedata
-from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO
 
 MARKUP = {ord(char): f"&#{ord(char)};" for char in "&\\`*_[]<>|#@~$"}
 FORMULA = ("=", "+", "-", "@")
@@ -36,19 +34,8 @@ def markdown_text(text: str) -> str:
     return printable(text).translate(MARKUP)
 
 
-def write_csv(rows: Sequence[Mapping[str, Any]], stream: IO[str]) -> None:
-    """The rows as CSV with a header line; no text in it is a formula or moves anything."""
-    if rows:
-        writer = csv.DictWriter(stream, fieldnames=[_csv_text(key) for key in rows[0]], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({_csv_text(key): _csv_value(value) for key, value in row.items()} for row in rows)
-
-
-def _csv_value(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float) else _csv_text(str(value))
-
-
-def _csv_text(text: str) -> str:
+def spreadsheet_text(text: str) -> str:
+    """Text of a cell that no spreadsheet takes for a formula."""
     safe = printable(text)
     return f"'{safe}" if safe.lstrip().startswith(FORMULA) else safe
 

@@ -14,6 +14,14 @@ from vcbench.records.files import MANIFEST, PROVENANCE, REQUESTS, explained, rea
 from vcbench.records.head import head_problem, manifest_problem, read_config, read_provenance
 from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
 
+CAPABILITIES = {
+    "logit_hashes": "hashes of logits",
+    "kv_bytes": "classes and bytes of caches",
+    "divergence": "divergences",
+    "phases": "times of drafting and verification",
+    "prefill": "times of prefill",
+}
+"""What not every backend gives, in words."""
 ARMS = ("full", "lossy", "vericache")
 NAMED = 3
 """Damaged lines that an error names."""
@@ -77,6 +85,16 @@ class Run:
     def name(self) -> str:
         """The directory's own name."""
         return self.path.resolve().name
+
+    def gives(self, what: str) -> bool:
+        """Whether the run's backend can give `logit_hashes`, `kv_bytes`, ...; one that says nothing is vcbench's."""
+        backend = self.provenance.get("backend")
+        stated = backend.get("capabilities") if isinstance(backend, dict) else None
+        return not isinstance(stated, dict) or bool(stated.get(what, True))
+
+    def lacks(self) -> list[str]:
+        """In words, what the run's backend cannot give, so that it is missing in records and tables."""
+        return [words for what, words in CAPABILITIES.items() if not self.gives(what)]
 
     @property
     def tasks(self) -> list[str]:

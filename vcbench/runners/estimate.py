@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vcbench import registry
+from vcbench.backends.cells import Cell, Plan
 from vcbench.config.options import build_options
 from vcbench.models.architecture import Architecture
 from vcbench.models.shapes import active_parameter_count, parameter_count
-from vcbench.runners.plan import Cell, Plan
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ASSUMED_ACCEPTANCE = 0.5
@@ -30,6 +30,7 @@ class CellEstimate:
     """One cell. Bytes are for the largest batch with all its new tokens; None where the method gives no estimate.
 
     `draft_bytes`: the compressed cache, new tokens counted whole. `full_bytes`: the full cache of the same tokens.
+    `compress_s`: of all prompts, with a method's further passes over them; 0 of full KV.
     """
 
     cell: Cell
@@ -37,6 +38,7 @@ class CellEstimate:
     prompt_tokens: int
     full_bytes: int
     draft_bytes: int | None
+    compress_s: float | None
     decode_s: float | None
 
 
@@ -52,7 +54,7 @@ class PlanEstimate:
     @property
     def total_s(self) -> float | None:
         """Prefill and all cells; None if a part is unknown."""
-        times = [self.prefill_s, *(cell.decode_s for cell in self.cells)]
+        times = [self.prefill_s, *(each for cell in self.cells for each in (cell.compress_s, cell.decode_s))]
         return None if None in times else sum(filter(None, times))
 
 
@@ -125,6 +127,7 @@ class _Costs:
             prompt_tokens=sum(lengths),
             full_bytes=sum(self.kv_bytes(length + new) for length in largest),
             draft_bytes=sum(known) + len(known) * self.kv_bytes(new) if known else None,
+            compress_s=self.compress_s(self.machine, cell, lengths) if self.machine else None,
             decode_s=self.decode_s(self.machine, cell, lengths) if self.machine else None,
         )
 
@@ -145,11 +148,27 @@ class _Costs:
     def prefill_s(self, prompts: Iterable[Sequence[int]]) -> float | None:
         if self.machine is None:
             return None
-        shape = self.architecture
-        per_pair = 2 * shape.n_heads * shape.head_dim * shape.n_layers
-        per_token = 2 * active_parameter_count(shape)
         lengths = [length for task in prompts for length in task]
-        return sum(per_token * length + per_pair * length**2 for length in lengths) / self.machine.flop_per_s
+        return sum(self.flop(length, length**2 // 2) for length in lengths) / self.machine.flop_per_s
+
+    def flop(self, rows: int, pairs: int) -> int:
+        """Operations of rows through the model that attend to so many pairs of a row and an entry."""
+        shape = self.architecture
+        return 2 * active_parameter_count(shape) * rows + 4 * shape.n_heads * shape.head_dim * shape.n_layers * pairs
+
+    def compress_s(self, machine: Machine, cell: Cell, lengths: Sequence[int]) -> float | None:
+        """Reading the full cache once and writing the draft, and whatever the method reads again."""
+        if cell.method is None:
+            return 0.0
+        compressor = registry.lookup("compressor", cell.method.compressor)
+        drafts = [self.draft_bytes(cell, length) for length in lengths]
+        reread = getattr(compressor, "estimate_rereading", None)
+        if None in drafts or reread is None:
+            return None
+        options = build_options("compressor", cell.method.compressor, cell.method.options)
+        moved = sum(map(self.kv_bytes, lengths)) + sum(filter(None, drafts))
+        computed = sum(self.flop(*reread(options, length)) for length in lengths)
+        return moved / machine.bytes_per_s + computed / machine.flop_per_s
 
     def decode_s(self, machine: Machine, cell: Cell, lengths: Sequence[int]) -> float | None:
         batches = [lengths[start : start + self.batch_size] for start in range(0, len(lengths), self.batch_size)]

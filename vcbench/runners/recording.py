@@ -6,19 +6,21 @@ import contextlib
 import resource
 import sys
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vcbench.backends.base import Backend, Capabilities
+from vcbench.backends.cells import Cell
 from vcbench.engine.decoding.teacher_forced import Divergence
 from vcbench.engine.types import BatchTiming, Generation
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.codec import plain
 from vcbench.records.provenance import collect
 from vcbench.records.schema import BatchLine, DivergenceLine, PromptLine, RequestLine
-from vcbench.runners.plan import Cell, plain_draft
-from vcbench.runners.setup import Workbench, make_compressor
+from vcbench.runners.plan import plain_draft
+from vcbench.runners.setup import Workbench
 from vcbench.tasks.base import Prompt
 from vcbench.tasks.reasoning import split
 
@@ -65,8 +67,21 @@ def request_line(
         kv_end=asdict(generation.kv_end) if generation.kv_end else None,
         cache_classes=generation.cache_classes,
         logits_sha256=generation.logits_sha256,
-        timing={"decode_s": generation.decode_s},
+        timing=request_timing(generation),
     )
+
+
+def request_timing(generation: Generation) -> dict[str, float]:
+    """Seconds of one request by phase; `ttft_s` is all that the cell does for it before its first token."""
+    timing = {
+        "compress_s": generation.compress_s,
+        "offload_s": generation.offload_s,
+        "decode_s": generation.decode_s,
+    }
+    if generation.prefill_s is not None:
+        before = generation.prefill_s + generation.compress_s + generation.offload_s
+        timing |= {"prefill_s": generation.prefill_s, "ttft_s": before + generation.first_s}
+    return timing
 
 
 def failed_line(cell: Cell, prompt: Prompt, reason: str) -> RequestLine:
@@ -83,8 +98,18 @@ def failed_line(cell: Cell, prompt: Prompt, reason: str) -> RequestLine:
     )
 
 
-def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTiming) -> BatchLine:
-    """The wall clock of one batch; tokens from the prefill are not decoding's."""
+def batch_line(
+    cell: Cell,
+    generations: Sequence[Generation],
+    timing: BatchTiming,
+    gives: Capabilities,
+    neighbours: Mapping[str, float],
+) -> BatchLine:
+    """The wall clock of one batch; tokens from the prefill are not decoding's. What nobody measured is left out.
+
+    neighbours: the machine's load meanwhile.
+    """
+    phases = {"draft_s": timing.draft_s, "verify_s": timing.verify_s}
     return BatchLine(
         cell=cell.id,
         task=cell.task.name,
@@ -92,13 +117,13 @@ def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTimin
         tokens=sum(max(0, len(generation.token_ids) - 1) for generation in generations),
         timing={
             "compress_s": timing.compress_s,
+            "compressed_before": timing.compressed_before,
             "offload_s": timing.offload_s,
             "decode_s": timing.decode_s,
-            "draft_s": timing.draft_s,
-            "verify_s": timing.verify_s,
-            "other_s": timing.other_s if timing.verify_s else 0.0,
+            **(phases | {"other_s": timing.other_s if timing.verify_s else 0.0} if gives.phases else {}),
             "steps": timing.steps,
             "peak_rss_bytes": peak_rss_bytes(),
+            **neighbours,
         },
     )
 
@@ -119,11 +144,11 @@ def divergence_line(cell: Cell, request: str, divergence: Divergence, seconds: f
     )
 
 
-def provenance(bench: Workbench, threads: int) -> dict[str, Any]:
-    """The content of `provenance.json` for a run."""
-    config, identity = bench.config, bench.identity
+def provenance(bench: Workbench) -> dict[str, Any]:
+    """The content of `provenance.json` when a run begins; what the backend finds out once it is opened comes later."""
+    config, identity = bench.config, bench.backend.identity()
     return collect(
-        cells=[cell_entry(cell) for cell in bench.plan.cells],
+        cells=[cell_entry(cell, bench.backend) for cell in bench.plan.cells],
         model={
             "id": bench.files.id,
             "revision": bench.files.revision,
@@ -142,16 +167,15 @@ def provenance(bench: Workbench, threads: int) -> dict[str, Any]:
         extra={
             "code_sha256": identity.code_sha256,
             "kernels": dict(identity.kernels),
-            "decoding_threads": threads,
+            "backend": {"name": bench.backend.name, "capabilities": asdict(bench.backend.capabilities())},
             "excluded": {name: [asdict(each) for each in task.excluded] for name, task in bench.sources.items()},
-            **({"injected_fault": bench.fault} if bench.fault is not None else {}),
+            **bench.backend.facts(),
         },
     )
 
 
-def cell_entry(cell: Cell) -> dict[str, Any]:
+def cell_entry(cell: Cell, backend: Backend) -> dict[str, Any]:
     """A cell as provenance lists it."""
-    compressor = make_compressor(cell)
     return {
         "id": cell.id,
         "label": cell.label,
@@ -161,7 +185,7 @@ def cell_entry(cell: Cell) -> dict[str, Any]:
         "draft_length": plain_draft(cell.config.draft_length),
         "full_cache": cell.config.full_cache,
         "task": cell.task.name,
-        "cache_class": compressor.cache_class.__name__ if compressor else "FullCache",
+        **backend.cell_facts(cell),
         **calibration_entry(cell),
     }
 

@@ -8,13 +8,13 @@ depend on what else is there.
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from vcbench.config.schema import Arm, DraftLength, Tier
+from vcbench.engine.clock import now
 from vcbench.engine.decoding.levels import NOT_FINITE, CacheLevel, Drafter, Prefilled, Span, choose
 from vcbench.engine.decoding.ngram import NgramLevel
 from vcbench.engine.decoding.progress import Observer, Progress
@@ -84,11 +84,17 @@ class Event:
 
 @dataclass(slots=True)
 class _Row:
-    """A request that has been admitted. admitted_s: the session's decoding time until then; seen: tokens reported."""
+    """A request that has been admitted. admitted_s: the session's decoding time until then; seen: tokens reported.
+
+    compress_s, offload_s: what admitting it took; first_s: decoding time from there to its first token.
+    """
 
     item: Prefilled
     progress: Progress
     admitted_s: float
+    compress_s: float = 0.0
+    offload_s: float = 0.0
+    first_s: float = 0.0
     kv_start: KVBytes | None = None
     seen: int = 0
     reported: bool = False
@@ -159,28 +165,29 @@ class Session:
         key = item.request.id
         if key in self.rows:
             raise ValueError(f"request {key} has been admitted already")
-        started = time.perf_counter()
+        started = self._now()
         if self.drafter is not None:
             self.drafter.admit(item)
-        compressed = time.perf_counter()
+        compressed = self._now()
         self.full.admit(item)
         if any(cache.needs_queries for cache in self.drafts(key)):
             self.full.caches[key].queries = QueryLog()
-        self.timing.compress_s += compressed - started
-        self.timing.offload_s += time.perf_counter() - compressed
         row = self.rows[key] = _Row(item, self.make_progress(item), self._decoded_s)
+        row.compress_s, row.offload_s = compressed - started, self._now() - compressed
+        self.timing.compress_s += row.compress_s
+        self.timing.offload_s += row.offload_s
         row.kv_start = self._bytes(key)
 
     def step(self) -> list[Event]:
         """Advances every active request by one round, or one token; newcomers get their first token before that."""
-        started = time.perf_counter()
-        self._first_tokens()
+        started = self._now()
+        self._first_tokens(started)
         active = [row.progress for row in self.rows.values() if not row.progress.finished]
         if active:
             self._advance(active)
             self.timing.steps += 1
             self.timing.row_steps += len(active)
-        spent = time.perf_counter() - started
+        spent = self._now() - started
         self._decoded_s += spent
         self.timing.decode_s += spent
         return [self._event(row) for row in self.rows.values() if not row.reported]
@@ -206,7 +213,10 @@ class Session:
         room = snapshot.tokens + item.request.max_tokens
         return snapshot.moved_to(DiskStore(snapshot.shape, self.setup.disk_directory, room))
 
-    def _first_tokens(self) -> None:
+    def _now(self) -> float:
+        return now(self.decoder.shape.device)
+
+    def _first_tokens(self, started: float) -> None:
         """The first token comes from the prefill's logits, the same for every cell."""
         for row in self.rows.values():
             if row.progress.token_ids or row.progress.finished:
@@ -218,6 +228,7 @@ class Session:
                 row.progress.fail(NumericError("logits are not finite at step 0, in the prefill"))
             else:
                 row.progress.commit([choice], logits)
+            row.first_s = self._decoded_s + self._now() - started - row.admitted_s
 
     def _advance(self, active: Sequence[Progress]) -> None:
         before = sum(len(progress.token_ids) for progress in active)
@@ -249,6 +260,9 @@ class Session:
             cache_classes={type(cache).__name__: self.decoder.shape.n_layers for cache in used},
             logits_sha256=progress.logits_sha256(),
             error=progress.error,
+            compress_s=row.compress_s,
+            offload_s=row.offload_s,
+            first_s=row.first_s,
             decode_s=self._decoded_s - row.admitted_s,
         )
 
@@ -305,17 +319,16 @@ class MakeSession(Protocol):
         """A session without requests."""
 
 
-def run_cell(
+def decode_cell(
     decoder: Decoder,
     setup: CellSetup,
     batch: Iterable[Prefilled],
     *,
-    on_end: OnEnd,
     stream: StreamFactory | None = None,
     observe: Observer | None = None,
     session: MakeSession = Session,
-) -> BatchTiming:
-    """Decodes a batch to its end and calls `on_end` with each generation as it ends. Snapshots are left as found.
+) -> Generator[Generation, None, BatchTiming]:
+    """Decodes a batch to its end and gives each generation as it ends; returns the timing. Snapshots are left as found.
 
     `observe` is told of every commit.
     """
@@ -328,11 +341,31 @@ def run_cell(
         while opened.active:
             for event in opened.step():
                 if event.generation is not None:
-                    on_end(event.generation)
+                    yield event.generation
     finally:
         for key in admitted:
             opened.release(key)
     return opened.take_timing()
+
+
+def run_cell(
+    decoder: Decoder,
+    setup: CellSetup,
+    batch: Iterable[Prefilled],
+    *,
+    on_end: OnEnd,
+    stream: StreamFactory | None = None,
+    observe: Observer | None = None,
+    session: MakeSession = Session,
+) -> BatchTiming:
+    """`decode_cell` to its end at once; `on_end` is called with each generation."""
+    decoding = decode_cell(decoder, setup, batch, stream=stream, observe=observe, session=session)
+    while True:
+        try:
+            on_end(next(decoding))
+        except StopIteration as end:
+            timing: BatchTiming = end.value
+            return timing
 
 
 def seed_of(seed: int, request_id: str) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vcbench import registry
+from vcbench.backends.bundled.identity import identify
 from vcbench.calibration.base import Calibration, CalibrationNeed
 from vcbench.calibration.store import (
     calibration_path,
@@ -98,7 +99,6 @@ def fit_model(
     from vcbench.backends.bundled.load import load
     from vcbench.models.instruction import InstructionWriter
     from vcbench.models.tokenizer import Tokenizer
-    from vcbench.runners.plan import identify
 
     cls, chosen = registry.lookup("compressor", compressor), build_options("compressor", compressor, options)
     need: CalibrationNeed = cls.calibration_need(chosen)
