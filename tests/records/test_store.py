@@ -515,3 +515,20 @@ def test_damaged_heads_are_named(tmp_path: Path) -> None:
     (path / "config.yaml").unlink()
     with pytest.raises(RecordError, match=r"config.yaml is missing"):
         load_run(path)
+
+
+def test_what_is_added_to_provenance_is_vouched_for_too(tmp_path: Path) -> None:
+    path = begin(tmp_path / "run", prompt("a"), request("a"))
+    with RunDirectory.open(path) as run:
+        run.finish()
+        run.add_provenance({"opened": {"gpu": "none"}})
+        assert not load_run(path).complete
+        run.finish()
+    loaded = load_run(path)
+    assert loaded.complete
+    assert loaded.dropped == []
+    assert loaded.provenance["opened"] == {"gpu": "none"}
+    with RunDirectory.open(path) as run:
+        run.revise("name: y\n", loaded.provenance)
+        run.finish()
+    assert load_run(path).complete

@@ -248,7 +248,8 @@ def test_hostile_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert r"veri\x1b[2J|[bold]x\u202e" in found
     render([path], as_markdown=True, console=Console())
     assert markdown_text("veri\x1b[2J|[bold]x\u202e") in (shown := capsys.readouterr().out)
-    assert not set(shown) & set("\x1b\u202e[<`")
+    assert not set(shown) & set("\x1b\u202e<`")
+    assert "[bold]" not in shown
 
 
 def test_two_tasks_have_a_column(tmp_path: Path) -> None:

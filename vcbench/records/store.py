@@ -25,6 +25,7 @@ from vcbench.records.files import (
     REQUESTS,
     explained,
     json_bytes,
+    read_regular,
     replace_file,
     sync_directory,
     take_lock,
@@ -120,7 +121,9 @@ class RunDirectory:
                 )
         if found.keys() - known.keys():
             with explained(self.path, "write to"):
-                replace_file(self.path / PROVENANCE, json_bytes({**known, **found}))
+                (self.path / MANIFEST).unlink(missing_ok=True)
+                config = read_regular(self.path / CONFIG)
+                replace_file(self.path / PROVENANCE, provenance_bytes({**known, **found}, config))
 
     def append(self, line: Line) -> None:
         """Writes one record and waits for the disk; on failure the file is as before.

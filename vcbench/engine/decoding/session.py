@@ -301,7 +301,7 @@ class Session:
             resident=stored + beside.get("memory", 0),
             parts=held,
             full_copy=beside,
-            reread=full.store.reread_bytes() if self.setup.arm == "vericache" else 0,
+            reread=full.reread_bytes() if self.setup.arm == "vericache" else 0,
         )
 
 
