@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from vcbench import registry
+from vcbench.backends.bundled.identity import identify, with_model
+from vcbench.backends.cells import UNKNOWN, Identity
 from vcbench.backends.sources import plugin_sha256
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
@@ -26,14 +28,7 @@ from vcbench.config.schema import (
 from vcbench.errors import ConfigError
 from vcbench.models.architecture import Architecture, Rope
 from vcbench.models.store import ModelFiles
-from vcbench.runners.plan import (
-    UNKNOWN,
-    Identity,
-    build_plan,
-    cell_id,
-    identify,
-    with_model,
-)
+from vcbench.runners.plan import build_plan, cell_id
 
 TINY = Architecture(
     family="llama",

@@ -258,7 +258,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RequestError("request bad: made to fail")
         check_request(request, **limits)
 
-    monkeypatch.setattr("vcbench.runners.run.check_request", check)
+    monkeypatch.setattr("vcbench.backends.bundled.backend.check_request", check)
 
 
 @pytest.mark.usefixtures("refused")

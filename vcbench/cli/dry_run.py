@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vcbench import registry
+from vcbench.backends.bundled.calibrations import find_calibrations
+from vcbench.backends.bundled.identity import identify, with_model
+from vcbench.backends.cells import UNKNOWN, Identity, Plan
 from vcbench.cli.output import notes, results, table, write_json
 from vcbench.config.options import build_options
 from vcbench.config.schema import RunConfig, TaskConfig
 from vcbench.errors import ModelError
 from vcbench.models.catalog import known_architecture
 from vcbench.models.store import ModelFiles, resolve_model
-from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.estimate import ASSUMED_ACCEPTANCE, ASSUMED_PROMPT_TOKENS, PlanEstimate, estimate, measure_machine
 from vcbench.runners.notes import model_notes, resolved_sampling
-from vcbench.runners.plan import UNKNOWN, Identity, Plan, build_plan, identify, with_model
+from vcbench.runners.plan import build_plan
 
 if TYPE_CHECKING:
     from rich.table import Table

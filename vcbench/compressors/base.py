@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -178,8 +178,20 @@ class BudgetCompressor(DroppingCompressor[BudgetOptionsT]):
         return dropped_bytes(architecture, options.kept_tokens(tokens), element_bytes, positions=True)
 
 
+class Wants(Protocol):
+    """What a compressor asks of a prefill."""
+
+    @property
+    def query_window(self) -> int:
+        """As `Compressor.query_window`."""
+
+    @property
+    def statistics(self) -> tuple[Statistic[Any], ...]:
+        """As `Compressor.statistics`."""
+
+
 def prefill_for(
-    compressors: Iterable[Compressor[Any]],
+    compressors: Iterable[Wants],
     decoder: Decoder,
     token_ids: Sequence[int],
     *,

@@ -92,11 +92,14 @@ class Generation:
 class BatchTiming:
     """Wall-clock seconds of one batch in one cell; `other_s` is what is neither drafting nor verifying.
 
-    offload_s: moving full caches to another tier before the first step. row_steps: requests advanced, over all steps.
-    tokens: those that steps committed, so without each request's first, which its prefill gives.
+    compress_s: what compressing the batch takes; compressed_before: for how many of its requests it had been done for
+    another cell, when it was measured. offload_s: moving full caches to another tier before the first step.
+    row_steps: requests advanced, over all steps. tokens: those that steps committed, so without each request's first,
+    which its prefill gives.
     """
 
     compress_s: float = 0.0
+    compressed_before: int = 0
     offload_s: float = 0.0
     decode_s: float = 0.0
     draft_s: float = 0.0

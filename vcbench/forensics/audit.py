@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
+from vcbench.backends.bundled.identity import identify, with_model
+from vcbench.backends.bundled.load import load
+from vcbench.backends.cells import Identity
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import ModelConfig, RunConfig
 from vcbench.engine.decoding.forcing import force
@@ -30,8 +33,6 @@ from vcbench.lossless.result import CellResult
 from vcbench.lossless.steps import Row, drawn_row, inspect_rows
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.records.provenance import neutral
-from vcbench.runners.plan import Identity, identify, with_model
-from vcbench.runners.setup import load
 
 CHUNK = 2048
 ROWS = 64

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from vcbench.backends.bundled.drafts import SharedCompressor
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Arm
 from vcbench.engine.codes.quantised import QuantisedCache
@@ -241,7 +242,9 @@ class _WrongModelRecords(Session):
 
     def admit(self, item: Prefilled) -> None:
         ids, instruct = item.request.prompt_ids, item.prefill.instruct
-        used = [level.drafts_by for level in self.setup.levels if isinstance(level.drafts_by, Compressor)]
+        used = [
+            level.drafts_by for level in self.setup.levels if isinstance(level.drafts_by, Compressor | SharedCompressor)
+        ]
         prefill = prefill_for(used, self.decoder, ids, chunk=len(ids), instruct=instruct)
         super().admit(Prefilled(item.request, prefill))
 

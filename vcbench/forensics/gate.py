@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from vcbench import registry
+from vcbench.backends.base import MakeBackend
+from vcbench.backends.bundled.backend import Bundled
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig
 from vcbench.errors import UsageError
@@ -28,9 +31,12 @@ def run_for_gate(config: RunConfig, *, fault: str | None, console: Console) -> P
         return execute(config, console=console)
     if obstacle := fault_obstacle(config, fault):
         raise UsageError(f"fault {fault} would do nothing here: {obstacle}")
-    return execute(
-        replace(config, name=f"{config.name}-{fault}"), console=console, session=FaultySession(fault), fault=fault
-    )
+    return execute(replace(config, name=f"{config.name}-{fault}"), console=console, backend=broken(fault))
+
+
+def broken(fault: str | None) -> MakeBackend:
+    """The bundled backend with a fault built in, which every cell's id names; None for a sound one."""
+    return partial(Bundled, session=FaultySession(fault), fault=fault)
 
 
 def tiny_run(fault: str | None) -> RunConfig:

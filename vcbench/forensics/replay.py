@@ -8,6 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from vcbench.backends.bundled.backend import Bundled
+from vcbench.backends.bundled.load import load
+from vcbench.backends.bundled.methods import Methods, cell_setup
+from vcbench.backends.cells import Cell, Identity
 from vcbench.compressors.base import prefill_for
 from vcbench.config.load import load_config
 from vcbench.engine.decoding.levels import Prefilled
@@ -24,9 +28,8 @@ from vcbench.models.tokenizer import TextStream, Tokenizer
 from vcbench.records.files import CONFIG
 from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import PromptLine
-from vcbench.runners.calibrations import find_calibrations
-from vcbench.runners.plan import Cell, build_plan, identify, with_model
-from vcbench.runners.setup import Workbench, cell_setup, load, make_compressor
+from vcbench.runners.plan import build_plan
+from vcbench.runners.setup import Workbench
 from vcbench.tasks.base import Prompt
 
 
@@ -44,6 +47,8 @@ class Replay:
 
     run: Run
     bench: Workbench
+    identity: Identity
+    methods: Methods
     decoder: Decoder
     sessions: FaultySession
     _snapshots: dict[tuple[str, str], Prefilled] = field(default_factory=dict)
@@ -56,8 +61,8 @@ class Replay:
         recorded = (run.provenance.get("model") or {}).get("weights_sha256")
         if recorded != files.weights_sha256:
             raise RecordError(f"{run.path} was made with other weights of {files.id} than are here; run it again")
-        identity = with_model(identify(config), files)
-        calibrations = find_calibrations(config, files)
+        backend = Bundled(config, files)
+        identity, calibrations = backend.identity(), backend.calibrations()
         for cell in run.provenance.get("cells") or ():
             recorded, here = cell.get("calibration"), calibrations.get(cell.get("method") or "")
             if recorded and here and recorded.get("sha256") != here.sha256:
@@ -67,7 +72,7 @@ class Replay:
         bench = Workbench(
             config=config,
             files=files,
-            identity=identity,
+            backend=backend,
             plan=build_plan(config, architecture=files.architecture, identity=identity, calibrations=calibrations),
             tokenizer=Tokenizer.from_files(files),
             sources={},
@@ -75,14 +80,14 @@ class Replay:
         )
         set_threads(int(run.provenance.get("decoding_threads") or 0))
         decoder, _ = load(files, identity, config.engine.exactness)
-        return cls(run, bench, decoder, FaultySession(run.provenance.get("injected_fault")))
+        sessions = FaultySession(run.provenance.get("injected_fault"))
+        return cls(run, bench, identity, Methods(bench.plan.cells), decoder, sessions)
 
     def in_float32(self) -> Replay:
         """The same run with weights and caches in float32."""
-        identity = replace(self.bench.identity, dtype="float32")
-        bench = replace(self.bench, identity=identity)
-        decoder, _ = load(bench.files, identity, bench.config.engine.exactness)
-        return Replay(self.run, bench, decoder, self.sessions)
+        identity = replace(self.identity, dtype="float32")
+        decoder, _ = load(self.bench.files, identity, self.bench.config.engine.exactness)
+        return Replay(self.run, self.bench, identity, self.methods, decoder, self.sessions)
 
     def planned(self, cell: CellInfo, task: str) -> Cell:
         """The plan's cell behind a recorded one."""
@@ -113,12 +118,11 @@ class Replay:
         """The prompt's prefill with everything that any cell of the task asks of it, made once."""
         if (task, name) not in self._snapshots:
             cells = self.bench.plan.of_task(task)
-            compressors = [compressor for cell in cells if (compressor := make_compressor(cell)) is not None]
             request = self.request(task, name)
             self._snapshots[task, name] = Prefilled(
                 request,
                 prefill_for(
-                    compressors,
+                    self.methods.of_all(cells),
                     self.decoder,
                     request.prompt_ids,
                     chunk=self.bench.config.engine.prefill_chunk,
@@ -133,7 +137,7 @@ class Replay:
 
     def setup(self, cell: Cell) -> CellSetup:
         """How the engine carries out a cell."""
-        return cell_setup(cell, self.bench.config)
+        return cell_setup(cell, self.bench.config, self.methods.of(cell))
 
     def decode(
         self,

@@ -20,22 +20,26 @@ NOISE = "random"
 """The compressor of random keys and values: a control whose drafts are worthless and whose bytes prove nothing."""
 
 
-def guards(cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool) -> tuple[Guard, ...]:
-    """The guards that apply to a cell with a method, from its requests that ended without error."""
+def guards(cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool, caches: bool = True) -> tuple[Guard, ...]:
+    """The guards that apply to a cell with a method, from its requests that ended without error.
+
+    caches: whether the run's backend says what its caches are; what is recorded of them is judged in any case.
+    """
     if not answered:
         return ()
+    caches = caches or any(line.cache_classes or line.kv_end for line in answered)
     if cell.arm != "vericache":
-        return (_cache_class(cell, answered),)
+        return (_cache_class(cell, answered),) if caches else ()
     rounds = acceptance(Rounds.of(answered))
-    found = [_cache_class(cell, answered), _proposed(rounds)]
-    if cell.full_cache != "memory":
+    found = [*([_cache_class(cell, answered)] if caches else []), _proposed(rounds)]
+    if cell.full_cache != "memory" and caches:
         found.append(_tier(cell, answered))
     if cell.compressor != NOISE:
         found.append(_accepted(rounds))
     if cell.compressor == UNCOMPRESSED:
         return (*found, *([_all_accepted(answered)] if bitwise else []))
     found.append(_rejected(Rounds.of(answered).judged()))
-    if cell.compressor != NOISE:
+    if cell.compressor != NOISE and caches:
         found.append(_smaller(answered))
     return tuple(found)
 

@@ -15,6 +15,15 @@ from vcbench.records.codec import LineKey, decode, describe_key, line_key
 from vcbench.records.files import CONFIG, MANIFEST, PROVENANCE, REQUESTS, explained, read_json
 from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
 
+CAPABILITIES = {
+    "logit_hashes": "hashes of logits",
+    "kv_bytes": "classes and bytes of caches",
+    "divergence": "divergences",
+    "phases": "times of drafting and verification",
+    "prefill": "times of prefill",
+}
+"""What not every backend gives, in words."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellInfo:
@@ -70,6 +79,16 @@ class Run:
     def name(self) -> str:
         """The directory's own name."""
         return self.path.resolve().name
+
+    def gives(self, what: str) -> bool:
+        """Whether the run's backend can give `logit_hashes`, `kv_bytes`, ...; one that says nothing is vcbench's."""
+        backend = self.provenance.get("backend")
+        stated = backend.get("capabilities") if isinstance(backend, dict) else None
+        return not isinstance(stated, dict) or bool(stated.get(what, True))
+
+    def lacks(self) -> list[str]:
+        """In words, what the run's backend cannot give, so that it is missing in records and tables."""
+        return [words for what, words in CAPABILITIES.items() if not self.gives(what)]
 
     @property
     def tasks(self) -> list[str]:

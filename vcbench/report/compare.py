@@ -64,7 +64,7 @@ def render(
     if as_json + as_csv + as_markdown > 1:
         raise UsageError("choose one of --json, --csv and --markdown")
     loaded = [load_run(path) for path in runs]
-    notes = [*differences(loaded), *exclusions(loaded)]
+    notes = [*differences(loaded), *exclusions(loaded), *lacking(loaded)]
     compared = [
         Compared(run, summarise(run), check_loaded(run), headline(scored(run, own_only=True))) for run in loaded
     ]
@@ -76,6 +76,11 @@ def render(
         print(markdown(compared, notes))
     else:
         _print(compared, notes, console)
+
+
+def lacking(runs: Sequence[Run]) -> list[str]:
+    """What each run's backend cannot give, so that its figures are missing."""
+    return [f"{run.name}: its backend gives no {', no '.join(run.lacks())}" for run in runs if run.lacks()]
 
 
 def markdown(compared: Sequence[Compared], notes: Sequence[str]) -> str:

@@ -13,18 +13,18 @@ from vcbench.runners import recording
 from vcbench.runners.setup import Workbench
 
 
-def open_run(bench: Workbench, threads: int, console: Console) -> RunDirectory:
+def open_run(bench: Workbench, console: Console) -> RunDirectory:
     """The run's directory, locked. A run of the same name with other cells or prompts is archived, and that is said."""
     path = Path(bench.config.output_dir) / bench.config.name
     if RunDirectory.exists(path):
-        difference = what_differs(bench, threads, path)
+        difference = what_differs(bench, path)
         if difference is None:
             return RunDirectory.open(path)
         console.print(f"{path} holds another run ({difference}); it is now {archive(path)}", markup=False)
-    return RunDirectory.create(path, dump_config(bench.config), recording.provenance(bench, threads))
+    return RunDirectory.create(path, dump_config(bench.config), recording.provenance(bench))
 
 
-def what_differs(bench: Workbench, threads: int, path: Path) -> str | None:
+def what_differs(bench: Workbench, path: Path) -> str | None:
     """Why a run on disk is not this one, or None if it can be resumed."""
     run = load_run(path)
     now = {(cell.task.name, cell.label): cell.id for cell in bench.plan.cells}
@@ -34,6 +34,7 @@ def what_differs(bench: Workbench, threads: int, path: Path) -> str | None:
     if now != then:
         changed = [label for (task, label), cell in now.items() if then[task, label] != cell]
         return f"what its answers depend on has changed: {_why(bench, run.provenance)}; cells: {', '.join(changed)}"
+    threads = bench.backend.facts().get("decoding_threads")
     if run.provenance.get("decoding_threads") != threads:
         return f"prefilled with {run.provenance.get('decoding_threads')} threads, now {threads}"
     prompts = {(task, prompt.id): prompt for task, prompts in bench.prompts.items() for prompt in prompts}
@@ -54,7 +55,7 @@ def what_differs(bench: Workbench, threads: int, path: Path) -> str | None:
 
 def _why(bench: Workbench, provenance: dict[str, object]) -> str:
     """The first of the recorded dependencies that differs, in words."""
-    entry = recording.provenance(bench, 0)
+    entry = recording.provenance(bench)
     for key, name in (("model", "the model"), ("code_sha256", "vcbench's code"), ("kernels", "the kernels' versions")):
         if entry.get(key) != provenance.get(key):
             return name

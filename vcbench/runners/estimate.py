@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vcbench import registry
+from vcbench.backends.cells import Cell, Plan
 from vcbench.config.options import build_options
 from vcbench.models.architecture import Architecture
 from vcbench.models.shapes import active_parameter_count, parameter_count
-from vcbench.runners.plan import Cell, Plan
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ASSUMED_ACCEPTANCE = 0.5

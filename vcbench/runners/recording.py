@@ -11,14 +11,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vcbench.backends.base import Backend, Capabilities
+from vcbench.backends.cells import Cell
 from vcbench.engine.decoding.teacher_forced import Divergence
 from vcbench.engine.types import BatchTiming, Generation
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.codec import plain
 from vcbench.records.provenance import collect
 from vcbench.records.schema import BatchLine, DivergenceLine, PromptLine, RequestLine
-from vcbench.runners.plan import Cell, plain_draft
-from vcbench.runners.setup import Workbench, make_compressor
+from vcbench.runners.plan import plain_draft
+from vcbench.runners.setup import Workbench
 from vcbench.tasks.base import Prompt
 from vcbench.tasks.reasoning import split
 
@@ -83,8 +85,9 @@ def failed_line(cell: Cell, prompt: Prompt, reason: str) -> RequestLine:
     )
 
 
-def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTiming) -> BatchLine:
-    """The wall clock of one batch; tokens from the prefill are not decoding's."""
+def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTiming, gives: Capabilities) -> BatchLine:
+    """The wall clock of one batch; tokens from the prefill are not decoding's. What nobody measured is left out."""
+    phases = {"draft_s": timing.draft_s, "verify_s": timing.verify_s}
     return BatchLine(
         cell=cell.id,
         task=cell.task.name,
@@ -92,11 +95,10 @@ def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTimin
         tokens=sum(max(0, len(generation.token_ids) - 1) for generation in generations),
         timing={
             "compress_s": timing.compress_s,
+            "compressed_before": timing.compressed_before,
             "offload_s": timing.offload_s,
             "decode_s": timing.decode_s,
-            "draft_s": timing.draft_s,
-            "verify_s": timing.verify_s,
-            "other_s": timing.other_s if timing.verify_s else 0.0,
+            **(phases | {"other_s": timing.other_s if timing.verify_s else 0.0} if gives.phases else {}),
             "steps": timing.steps,
             "peak_rss_bytes": peak_rss_bytes(),
         },
@@ -119,11 +121,11 @@ def divergence_line(cell: Cell, request: str, divergence: Divergence, seconds: f
     )
 
 
-def provenance(bench: Workbench, threads: int) -> dict[str, Any]:
-    """The content of `provenance.json` for a run."""
-    config, identity = bench.config, bench.identity
+def provenance(bench: Workbench) -> dict[str, Any]:
+    """The content of `provenance.json` when a run begins; what the backend finds out once it is opened comes later."""
+    config, identity = bench.config, bench.backend.identity()
     return collect(
-        cells=[cell_entry(cell) for cell in bench.plan.cells],
+        cells=[cell_entry(cell, bench.backend) for cell in bench.plan.cells],
         model={
             "id": bench.files.id,
             "revision": bench.files.revision,
@@ -142,16 +144,15 @@ def provenance(bench: Workbench, threads: int) -> dict[str, Any]:
         extra={
             "code_sha256": identity.code_sha256,
             "kernels": dict(identity.kernels),
-            "decoding_threads": threads,
+            "backend": {"name": bench.backend.name, "capabilities": asdict(bench.backend.capabilities())},
             "excluded": {name: [asdict(each) for each in task.excluded] for name, task in bench.sources.items()},
-            **({"injected_fault": bench.fault} if bench.fault is not None else {}),
+            **bench.backend.facts(),
         },
     )
 
 
-def cell_entry(cell: Cell) -> dict[str, Any]:
+def cell_entry(cell: Cell, backend: Backend) -> dict[str, Any]:
     """A cell as provenance lists it."""
-    compressor = make_compressor(cell)
     return {
         "id": cell.id,
         "label": cell.label,
@@ -161,7 +162,7 @@ def cell_entry(cell: Cell) -> dict[str, Any]:
         "draft_length": plain_draft(cell.config.draft_length),
         "full_cache": cell.config.full_cache,
         "task": cell.task.name,
-        "cache_class": compressor.cache_class.__name__ if compressor else "FullCache",
+        **backend.cell_facts(cell),
         **calibration_entry(cell),
     }
 

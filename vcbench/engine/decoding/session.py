@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -193,6 +193,11 @@ class Session:
         self.full.release(request_id)
         row.item.prefill.cache.rewind(len(row.item.request.prompt_ids))
 
+    def close(self) -> None:
+        """Releases every request that is still there."""
+        for key in list(self.rows):
+            self.release(key)
+
     def take_timing(self) -> BatchTiming:
         """The timing since it was last taken, which begins anew."""
         taken, self.timing = self.timing, BatchTiming()
@@ -304,6 +309,32 @@ class MakeSession(Protocol):
         """A session without requests."""
 
 
+def decode_cell(
+    decoder: Decoder,
+    setup: CellSetup,
+    batch: Iterable[Prefilled],
+    *,
+    stream: StreamFactory | None = None,
+    observe: Observer | None = None,
+    session: MakeSession = Session,
+) -> Generator[Generation, None, BatchTiming]:
+    """Decodes a batch to its end and gives each generation as it ends. Snapshots are left as found.
+
+    `observe` is told of every commit.
+    """
+    opened = session(decoder, setup, stream=stream, observe=observe)
+    try:
+        for item in batch:
+            opened.admit(item)
+        while opened.active:
+            for event in opened.step():
+                if event.generation is not None:
+                    yield event.generation
+    finally:
+        opened.close()
+    return opened.take_timing()
+
+
 def run_cell(
     decoder: Decoder,
     setup: CellSetup,
@@ -314,24 +345,14 @@ def run_cell(
     observe: Observer | None = None,
     session: MakeSession = Session,
 ) -> BatchTiming:
-    """Decodes a batch to its end and calls `on_end` with each generation as it ends. Snapshots are left as found.
-
-    `observe` is told of every commit.
-    """
-    opened = session(decoder, setup, stream=stream, observe=observe)
-    admitted: list[str] = []
-    try:
-        for item in batch:
-            opened.admit(item)
-            admitted.append(item.request.id)
-        while opened.active:
-            for event in opened.step():
-                if event.generation is not None:
-                    on_end(event.generation)
-    finally:
-        for key in admitted:
-            opened.release(key)
-    return opened.take_timing()
+    """Decodes a batch to its end and calls `on_end` with each generation as it ends."""
+    decoding = decode_cell(decoder, setup, batch, stream=stream, observe=observe, session=session)
+    while True:
+        try:
+            on_end(next(decoding))
+        except StopIteration as end:
+            timing: BatchTiming = end.value
+            return timing
 
 
 def seed_of(seed: int, request_id: str) -> int:

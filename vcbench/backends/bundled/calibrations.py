@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vcbench import registry
+from vcbench.backends.bundled.identity import identify
+from vcbench.backends.bundled.load import load
 from vcbench.calibration.base import Calibration, CalibrationNeed
 from vcbench.calibration.store import (
     calibration_path,
@@ -96,8 +98,6 @@ def fit_model(
     """`calibrate_model` on token ids."""
     from vcbench.models.instruction import InstructionWriter
     from vcbench.models.tokenizer import Tokenizer
-    from vcbench.runners.plan import identify
-    from vcbench.runners.setup import load
 
     cls, chosen = registry.lookup("compressor", compressor), build_options("compressor", compressor, options)
     need: CalibrationNeed = cls.calibration_need(chosen)

@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.calibration.tiny import lettered_model
+from vcbench.backends.bundled.calibrations import calibrate_model
 from vcbench.calibration.store import load_calibration
 from vcbench.cli.main import app
 from vcbench.compressors.kvquant import KVQuantOptions
@@ -24,7 +25,6 @@ from vcbench.errors import CalibrationError, ConfigError, RecordError, UsageErro
 from vcbench.forensics.replay import Replay
 from vcbench.forensics.tiny import tiny_config
 from vcbench.records.reader import load_run
-from vcbench.runners.calibrations import calibrate_model
 from vcbench.runners.run import execute
 from vcbench.runners.setup import prepare
 

@@ -1,0 +1,147 @@
+"""The bundled engine as a backend: loads the model, prefills prompts, decodes cells, measures divergence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, get_args
+
+from vcbench.backends.base import Admission, Asked, Backend, Capabilities, Pair, Serving
+from vcbench.backends.bundled.calibrations import find_calibrations
+from vcbench.backends.bundled.compiling import announced
+from vcbench.backends.bundled.divergences import Divergences
+from vcbench.backends.bundled.drafts import Drafts, SharedCompressor
+from vcbench.backends.bundled.identity import identify, with_model
+from vcbench.backends.bundled.load import load
+from vcbench.backends.bundled.methods import Methods, cell_setup, name_of
+from vcbench.backends.bundled.warmup import warm_up
+from vcbench.backends.cells import Cell, Identity, Plan
+from vcbench.calibration.base import Calibration
+from vcbench.compressors.base import prefill_for
+from vcbench.config.schema import Arm, RunConfig
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import CellSetup, MakeSession, Session, decode_cell
+from vcbench.engine.decoding.stopping import check_request
+from vcbench.engine.decoding.teacher_forced import Divergence
+from vcbench.engine.environment import set_threads
+from vcbench.engine.model.linear import PROBE_ROWS, PROBE_TILES
+from vcbench.engine.types import BatchTiming, Generation, Request
+from vcbench.errors import RequestError
+from vcbench.models.instruction import InstructionWriter
+from vcbench.models.store import ModelFiles
+from vcbench.models.tokenizer import TextStream, Tokenizer
+
+
+class Bundled(Backend):
+    """vcbench's own engine on a model's weights."""
+
+    name = "bundled"
+
+    def __init__(
+        self, config: RunConfig, files: ModelFiles, *, session: MakeSession = Session, fault: str | None = None
+    ) -> None:
+        """`fault` names what is wrong with a `session` that the lossless gate has broken on purpose.
+
+        Raises ConfigError where the device or a calibration is missing.
+        """
+        self.config, self.files, self.session, self.fault = config, files, session, fault
+        self._identity = with_model(identify(config, fault=fault), files)
+        self._calibrations = find_calibrations(config, files)
+        self._tokenizer = Tokenizer.from_files(files)
+        self._threads = set_threads(config.engine.threads)
+        self._batch: dict[str, Prefilled] = {}
+        self._drafts = Drafts()
+
+    def identity(self) -> Identity:
+        return self._identity
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            arms=get_args(Arm), logit_hashes=True, kv_bytes=True, divergence=True, phases=True, prefill=True
+        )
+
+    def calibrations(self) -> Mapping[str, Calibration]:
+        return self._calibrations
+
+    def facts(self) -> Mapping[str, Any]:
+        return {
+            "decoding_threads": self._threads,
+            **({"injected_fault": self.fault} if self.fault is not None else {}),
+        }
+
+    def cell_facts(self, cell: Cell) -> Mapping[str, Any]:
+        compressor = Methods([cell]).of(cell)
+        return {"cache_class": compressor.cache_class.__name__ if compressor else "FullCache"}
+
+    def at_work(self, say: Callable[[str], None]) -> AbstractContextManager[None]:
+        return announced(say)
+
+    def open(self, plan: Plan) -> Mapping[str, Any]:
+        self._decoder, tiles = load(self.files, self._identity, self.config.engine.exactness)
+        self._methods = Methods(plan.cells)
+        warm_up(self._decoder, plan, self._methods)
+        return {"row_tiles": tiles, "probe": {"rows": list(PROBE_ROWS), "tiles": list(PROBE_TILES)} if tiles else None}
+
+    def admit(self, batch: Sequence[Asked]) -> Iterator[Admission]:
+        for asked in batch:
+            name, started = asked.request.id, time.perf_counter()
+            try:
+                prefilled = self._prefill(asked)
+            except RequestError as error:
+                yield Admission(name, error=str(error))
+                continue
+            self._batch[name] = prefilled
+            self._expect(prefilled, asked.cells)
+            yield Admission(name, prefill_s=time.perf_counter() - started)
+
+    def serve(self, cell: Cell, requests: Sequence[Request]) -> Serving:
+        timing = BatchTiming()
+        return Serving(self._decode(cell, requests, timing), timing)
+
+    def measure(
+        self, cell: Cell, full: Cell, pairs: Sequence[Pair], beside: Sequence[Request]
+    ) -> Mapping[str, Divergence]:
+        measuring = Divergences(self._decoder, self.session, self._setup, self._text)
+        return measuring.of(cell, full, pairs, [self._batch[request.id] for request in beside])
+
+    def release(self) -> None:
+        self._batch, self._drafts = {}, Drafts()
+
+    def _prefill(self, asked: Asked) -> Prefilled:
+        architecture, request = self.files.architecture, asked.request
+        check_request(request, vocab_size=architecture.vocab_size, max_context=architecture.max_context)
+        prefill = prefill_for(
+            self._methods.of_all(asked.cells),
+            self._decoder,
+            request.prompt_ids,
+            chunk=self.config.engine.prefill_chunk,
+            instruct=InstructionWriter(self._tokenizer),
+        )
+        return Prefilled(request, prefill)
+
+    def _expect(self, prefilled: Prefilled, cells: Sequence[Cell]) -> None:
+        """Every cell decodes once, and lossy ones are measured once more."""
+        for cell in cells:
+            measured = self.config.metrics.divergence and cell.config.arm == "lossy"
+            if cell.method is not None:
+                self._drafts.expect(prefilled.prefill, name_of(cell), 1 + measured)
+
+    def _decode(self, cell: Cell, requests: Sequence[Request], timing: BatchTiming) -> Iterator[Generation]:
+        setup = self._setup(cell)
+        batch = [self._batch[request.id] for request in requests]
+        spent = yield from decode_cell(self._decoder, setup, batch, stream=self._text, session=self.session)
+        for name in BatchTiming.__slots__:
+            setattr(timing, name, getattr(spent, name))
+        for shared in (level.drafts_by for level in setup.levels):
+            if isinstance(shared, SharedCompressor):
+                timing.compress_s += shared.charged_s - shared.spent_s
+                timing.compressed_before += shared.copied
+
+    def _setup(self, cell: Cell) -> CellSetup:
+        compressor = self._methods.of(cell)
+        shared = SharedCompressor(name_of(cell), compressor, self._drafts) if compressor is not None else None
+        return cell_setup(cell, self.config, shared)
+
+    def _text(self) -> TextStream:
+        return TextStream(self._tokenizer)
