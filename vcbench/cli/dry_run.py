@@ -87,7 +87,7 @@ def _table(plan: Plan, figures: PlanEstimate) -> Table:
             str(row.prompts),
             str(row.prompt_tokens),
             _mib(row.full_bytes),
-            "-" if row.cell.method is None else _mib(row.draft_bytes),
+            "-" if not row.cell.compressing else _mib(row.draft_bytes),
             "unknown" if row.decode_s is None else f"{row.decode_s:.1f}",
         ]
         for row in figures.cells

@@ -57,13 +57,14 @@ def _sampling(fault: str | None) -> Sampling:
 def fault_obstacle(config: RunConfig, fault: str) -> str:
     """Why a fault cannot show in a configuration; empty if it can."""
     needs = find_fault(fault).needs
-    drafting = [cell for cell in config.cells if cell.arm == "vericache" and cell.method is not None]
+    drafting = [cell for cell in config.cells if cell.arm == "vericache"]
     if not drafting:
         return "no cell drafts and verifies"
     if needs == "penalty":
         penalised = any(_penalises(task.sampling) for task in config.tasks)
         return "" if penalised else "no task has a penalty (sampling.repetition_penalty)"
-    kinds = {registry.lookup("compressor", config.methods[cell.method or ""].compressor).kind for cell in drafting}
+    methods = [config.methods[name] for cell in drafting for name in cell.methods]
+    kinds = {registry.lookup("compressor", method.compressor).kind for method in methods}
     return "" if not needs or needs in kinds else f"it needs a method that can {needs}; here are {', '.join(kinds)}"
 
 

@@ -63,6 +63,10 @@ class RequestLine:
     """Per round. The first token comes from prefill, so `1 + sum(committed) == len(token_ids)`."""
     kv_start: dict[str, Any] | None = None
     kv_end: dict[str, Any] | None = None
+    levels: list[dict[str, Any]] = field(default_factory=list)
+    """What each level did, the lowest first and the full cache last: name; drafted and accepted, as the level above
+    judged each of its drafts; passes of the model over its cache; tokens that the cache holds at the end; cache_class.
+    The drafts of the level below the full cache are those of `drafted`. From schema 3 on."""
     cache_classes: dict[str, int] = field(default_factory=dict)
     """Layers per class of the cache that decodes or, in a `vericache` cell, drafts."""
     logits_sha256: str = ""

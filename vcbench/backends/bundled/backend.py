@@ -14,7 +14,7 @@ from vcbench.backends.bundled.divergences import Divergences
 from vcbench.backends.bundled.drafts import Drafts, SharedCompressor
 from vcbench.backends.bundled.identity import identify, with_model
 from vcbench.backends.bundled.load import load
-from vcbench.backends.bundled.methods import Methods, cell_setup, name_of
+from vcbench.backends.bundled.methods import Methods, cell_setup
 from vcbench.backends.bundled.warmup import warm_up
 from vcbench.backends.cells import Cell, Identity, Plan
 from vcbench.calibration.base import Calibration
@@ -71,8 +71,10 @@ class Bundled(Backend):
         }
 
     def cell_facts(self, cell: Cell) -> Mapping[str, Any]:
-        compressor = Methods([cell]).of(cell)
-        return {"cache_class": compressor.cache_class.__name__ if compressor else "FullCache"}
+        made = Methods([cell])
+        classes = {level.name: made.of(level.name).cache_class.__name__ for level in cell.compressing}
+        uppermost = classes.get(cell.levels[-1].name) if cell.levels else "FullCache"
+        return {"cache_class": uppermost, "level_classes": classes}
 
     def at_work(self, say: Callable[[str], None]) -> AbstractContextManager[None]:
         return announced(say)
@@ -124,8 +126,8 @@ class Bundled(Backend):
         """Every cell decodes once, and lossy ones are measured once more."""
         for cell in cells:
             measured = self.config.metrics.divergence and cell.config.arm == "lossy"
-            if cell.method is not None:
-                self._drafts.expect(prefilled.prefill, name_of(cell), 1 + measured)
+            for level in cell.compressing:
+                self._drafts.expect(prefilled.prefill, level.name, 1 + measured)
 
     def _decode(self, cell: Cell, requests: Sequence[Request], timing: BatchTiming) -> Iterator[Generation]:
         setup = self._setup(cell)
@@ -139,9 +141,7 @@ class Bundled(Backend):
                 timing.compressed_before += shared.copied
 
     def _setup(self, cell: Cell) -> CellSetup:
-        compressor = self._methods.of(cell)
-        shared = SharedCompressor(name_of(cell), compressor, self._drafts) if compressor is not None else None
-        return cell_setup(cell, self.config, shared)
+        return cell_setup(cell, self.config, lambda name: SharedCompressor(name, self._methods.of(name), self._drafts))
 
     def _text(self) -> TextStream:
         return TextStream(self._tokenizer)
