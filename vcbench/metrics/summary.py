@@ -11,6 +11,7 @@ from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance, round_pro
 from vcbench.metrics.bytes import Factors, factors
 from vcbench.metrics.distribution import Distribution, distribution
 from vcbench.metrics.interval import Estimate, mean, ratio
+from vcbench.metrics.levels import LevelFigures, full_loads_per_100_tokens, level_figures
 from vcbench.metrics.text import first_divergence, is_looped, token_f1
 from vcbench.metrics.throughput import Throughput, batch_problem, prefill_tokens_per_s, throughput
 from vcbench.records.reader import CellInfo, Run
@@ -48,6 +49,8 @@ class CellSummary:
     divergence: Distribution | None
     agreement: Agreement | None
     acceptance: Acceptance | None
+    levels: tuple[LevelFigures, ...]
+    full_loads_per_100_tokens: Estimate | None
     committed_per_round: Estimate | None
     speed: Throughput
     speedup: float | None
@@ -85,6 +88,8 @@ def _cell_summary(run: Run, cell: CellInfo, task: str) -> CellSummary:
         divergence=distribution([line for key, line in run.divergences.items() if key[:2] == (cell.id, task)]),
         agreement=_agreement(run, answered, baseline) if baseline is not None and cell.arm != "full" else None,
         acceptance=rounds,
+        levels=level_figures(answered),
+        full_loads_per_100_tokens=full_loads_per_100_tokens(answered),
         committed_per_round=_committed_per_round(answered) if rounds is not None else None,
         speed=speed,
         speedup=_speedup(run, speed, baseline, task),

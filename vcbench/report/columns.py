@@ -164,6 +164,7 @@ def flat(run: str, row: CellSummary) -> dict[str, Any]:
     values |= _spread("exact", agreement.exact if agreement else None)
     values |= _spread("committed_per_round", row.committed_per_round)
     values["acceptance_rate"] = accepted.rate if accepted else None
+    values |= _spread("full_loads_per_100_tokens", row.full_loads_per_100_tokens)
     values |= _spread("decode_tokens_per_s", speed.decode_tokens_per_s)
     values |= {"speedup": row.speedup}
     values |= _spread("prefill_tokens_per_s", row.prefill_tokens_per_s)
