@@ -83,7 +83,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class _Row:
+class Row:
     """A request that has been admitted. admitted_s: the session's decoding time until then; seen: tokens reported."""
 
     item: Prefilled
@@ -109,7 +109,7 @@ class Session:
         self.timing = BatchTiming()
         self.drafter = self.make_drafter()
         self.full = self.make_verifier()
-        self.rows: dict[str, _Row] = {}
+        self.rows: dict[str, Row] = {}
         self._decoded_s = 0.0
 
     def make_drafter(self) -> Drafter | None:
@@ -168,7 +168,7 @@ class Session:
             self.full.caches[key].queries = QueryLog()
         self.timing.compress_s += compressed - started
         self.timing.offload_s += time.perf_counter() - compressed
-        row = self.rows[key] = _Row(item, self.make_progress(item), self._decoded_s)
+        row = self.rows[key] = Row(item, self.make_progress(item), self._decoded_s)
         row.kv_start = self._bytes(key)
 
     def step(self) -> list[Event]:
@@ -183,7 +183,7 @@ class Session:
         spent = time.perf_counter() - started
         self._decoded_s += spent
         self.timing.decode_s += spent
-        return [self._event(row) for row in self.rows.values() if not row.reported]
+        return [self.event(row) for row in self.rows.values() if not row.reported]
 
     def release(self, request_id: str) -> None:
         """Forgets a request, ended or not; its snapshot is as it was."""
@@ -234,13 +234,14 @@ class Session:
             step_once(self.full, active)
         self.timing.tokens += sum(len(progress.token_ids) for progress in active) - before
 
-    def _event(self, row: _Row) -> Event:
+    def event(self, row: Row) -> Event:
+        """What a request has to report since it last did."""
         progress, key = row.progress, row.item.request.id
         tokens = progress.token_ids[row.seen :]
         row.seen, row.reported = len(progress.token_ids), progress.finished
         return Event(key, tokens, self._generation(row) if progress.finished else None)
 
-    def _generation(self, row: _Row) -> Generation:
+    def _generation(self, row: Row) -> Generation:
         key, progress = row.item.request.id, row.progress
         used = self.drafts(key)[-1:] or ([] if self.drafter is not None else [self.full_cache(key)])
         return Generation(
@@ -257,7 +258,7 @@ class Session:
             decode_s=self._decoded_s - row.admitted_s,
         )
 
-    def _tallies(self, row: _Row) -> list[Tally]:
+    def _tallies(self, row: Row) -> list[Tally]:
         """Every level's part; the rounds of the level below the full cache are those that were committed."""
         key, verified = row.item.request.id, self.setup.arm == "vericache"
         drafting = self.drafter.tallies(key) if self.drafter is not None else []
