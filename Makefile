@@ -33,8 +33,10 @@ tasks: $(VENV)/installed-dev ## every task in its small form on the embedded mod
 	$(VCBENCH) run configs/tasks.yaml
 	$(VCBENCH) score runs/tasks
 
-test: $(VENV)/installed-dev ## install what tests need and run them
-	$(BIN)/pytest
+test: $(VENV)/installed-dev ## install what tests need and run them; says how long it takes
+	@if [ -f $(VENV)/test-time ]; then echo "the tests took $$(cat $(VENV)/test-time) last time"; \
+	else echo "the tests take about a quarter of an hour on two idle cores, and longer the first time: kernels are compiled"; fi
+	@begin=$$(date +%s); $(BIN)/pytest && echo "$$((($$(date +%s) - begin + 59) / 60)) min" > $(VENV)/test-time
 
 check: $(VENV)/installed-dev ## formatting, lint and types
 	$(BIN)/ruff format --check .

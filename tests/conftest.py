@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
+from tests.acceptance import Outcomes
 from vcbench.engine import environment
 
 environment.prepare()
@@ -18,3 +20,8 @@ if not torch.cuda.is_available():
 
 settings.register_profile("vcbench", deadline=None, print_blob=True)
 settings.load_profile("vcbench")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Outcomes of the tests that make the specification's checks are taken down."""
+    config.pluginmanager.register(Outcomes(), "acceptance")

@@ -30,7 +30,7 @@ from vcbench.calibration.base import Calibration
 from vcbench.calibration.store import find_calibration
 from vcbench.compressors.kvquant import KVQuant, KVQuantOptions
 from vcbench.engine.codes.codebook import Codebooks, as_stored
-from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.frames import Kind
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.scheme import Scheme
@@ -96,7 +96,7 @@ def forms(fit: Calibration, decoder: Decoder) -> dict[str, Make]:
         books = Codebooks(
             bits=BITS, levels=levels, decoded=levels, offsets=offsets, ranges=ranges, outliers=0.0
         )  # fmt: skip
-        return NonuniformCache.of_prompt(prefill.cache, books, decoder.rope, options.sinks)
+        return CodebookCache.of_prompt(prefill.cache, books, decoder.rope, options.sinks)
 
     def after_embedding(axis: str) -> Make:
         """Evenly spaced levels in ranges of the tokens that are coded: of 64 in a channel, or of a head in a token."""

@@ -90,7 +90,7 @@ def test_its_answers_are_recorded_and_nothing_that_it_did_not_give(config: RunCo
 
     assert run.complete
     assert run.provenance["backend"] == {"name": "elsewhere", "capabilities": plain(asdict(backend.capabilities()))}
-    assert run.provenance["server"] == {"version": 1}
+    assert run.provenance["opened"] == {"server": {"version": 1}}
     assert not run.divergences
     for (_, task, request), line in run.requests.items():
         if request == REFUSED:
@@ -162,7 +162,7 @@ def test_a_backend_that_found_out_otherwise_before_is_not_mixed_in(config: RunCo
     with pytest.raises(KeyboardInterrupt):
         execute(config, console=QUIET, backend=Elsewhere(dies_after=1))
     before = (Path(config.output_dir) / config.name / "requests.jsonl").read_bytes()
-    with pytest.raises(RecordError, match=r"begun with server .*'version': 1.* now .*'version': 2.*another run name"):
+    with pytest.raises(RecordError, match=r"begun with opened .*'version': 1.* now .*'version': 2.*another run name"):
         execute(config, console=QUIET, backend=Elsewhere(version=2))
 
     assert (Path(config.output_dir) / config.name / "requests.jsonl").read_bytes() == before

@@ -29,6 +29,7 @@ def of(x: object, weights: object = None) -> Histogram:
     return histogram
 
 
+@pytest.mark.acceptance("A-KVQ-2")
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_levels_of_normal_numbers_are_those_of_lloyd_and_max(bits: int) -> None:
     """A-KVQ-2, the error to 1 %; the levels themselves are drawn from finitely many numbers."""
@@ -42,6 +43,7 @@ def test_levels_of_normal_numbers_are_those_of_lloyd_and_max(bits: int) -> None:
     np.testing.assert_allclose(levels[inner] * SPREAD, expected.levels[inner], atol=0.08)
 
 
+@pytest.mark.acceptance("A-KVQ-2")
 @given(
     x=st.lists(st.floats(-1, 1), min_size=1, max_size=60),
     count=st.sampled_from([4, 8, 16]),
@@ -89,8 +91,8 @@ def test_nothing_is_spread_evenly() -> None:
     np.testing.assert_array_equal(of([]).levels(4), np.linspace(-1, 1, 4))
 
 
+@pytest.mark.acceptance("A-KVQ-5")
 def test_q_norm_keeps_mean_and_deviation() -> None:
-    """A-KVQ-5."""
     x = np.clip(np.random.default_rng(0).standard_normal(200_000) * 0.3 + 0.1, -1, 1)
     histogram = of(x)
     levels = histogram.levels(4)

@@ -52,6 +52,7 @@ def test_prompts_around_every_boundary(method: Method, tokens: int) -> None:
     assert full.tokens == tokens
 
 
+@pytest.mark.acceptance("A-GEN-1")
 @methods
 @pytest.mark.parametrize("tokens", BOUNDARIES)
 def test_a_cache_that_keeps_everything_attends_as_the_full_one_does(method: Method, tokens: int) -> None:
@@ -87,6 +88,7 @@ def test_the_seed_matters_to_noise_alone(method: Method) -> None:
     assert (state(other) != state(cache)) == (kind(method) == "noise")
 
 
+@pytest.mark.acceptance("A-GEN-2")
 @methods
 def test_attention_is_that_over_the_materialised_entries(method: Method) -> None:
     """A-GEN-2; in what is materialised, position -1 is padding."""
@@ -106,6 +108,7 @@ rounds = st.lists(
 )
 
 
+@pytest.mark.acceptance("A-GEN-6")
 @methods
 @pytest.mark.parametrize("tokens", [5, 31, 64, PROMPT])
 @hypothesis_settings(max_examples=12)
@@ -205,6 +208,7 @@ def test_within_the_horizon_one_pass_shows_what_one_by_one_does(method: Method, 
         assert torch.equal(together, torch.cat(rows[layer :: ARCHITECTURE.n_layers]))
 
 
+@pytest.mark.acceptance("A-ACC-1")
 @methods
 @pytest.mark.parametrize("tokens", [1, 33, PROMPT])
 def test_bytes_are_those_of_every_tensor_held(method: Method, tokens: int) -> None:
@@ -221,6 +225,7 @@ def test_bytes_are_those_of_every_tensor_held(method: Method, tokens: int) -> No
     assert sum(full.nbytes().values()) == examples.held_bytes(full)
 
 
+@pytest.mark.acceptance("A-GEN-7")
 @methods
 def test_a_compressed_cache_is_smaller_than_the_full_one(method: Method) -> None:
     """A-GEN-7: also the guard against a method that was bypassed."""
@@ -245,6 +250,7 @@ def test_the_estimate_is_right_to_within_a_page(method: Method, tokens: int) -> 
     assert abs(sum(cache.nbytes().values()) - estimate) <= 2 * page
 
 
+@pytest.mark.acceptance("A-DROP-5")
 @methods
 def test_heads_of_a_layer_keep_different_positions_but_equally_many(method: Method) -> None:
     """A-DROP-5, and no position twice; what has been generated is all there."""
@@ -280,6 +286,7 @@ def test_kept_entries_are_those_of_their_positions(method: Method) -> None:
             assert torch.equal(v[real], expected_v[head, positions[real]])
 
 
+@pytest.mark.acceptance("A-GEN-4")
 @methods
 def test_chunked_prefill_gives_the_same_cache(method: Method) -> None:
     """A-GEN-4: the same positions, the same entries but for what rounding does to a prefill."""

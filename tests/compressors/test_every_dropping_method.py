@@ -103,6 +103,7 @@ def held(cache: KVCache) -> list[list[list[int]]]:
     return [[sorted(p for p in head if p >= 0) for head in layer.tolist()] for layer in layers]
 
 
+@pytest.mark.acceptance("A-GEN-1", "A-SNAP-1")
 @methods
 @pytest.mark.parametrize("tokens", [1, 33, 70])
 def test_a_method_that_keeps_everything_is_full_kv(method: Method, tokens: int) -> None:
@@ -124,6 +125,7 @@ def test_a_method_that_keeps_everything_is_full_kv(method: Method, tokens: int) 
     assert sum(each.drafted for each in ours.rounds) > 0
 
 
+@pytest.mark.acceptance("A-DROP-3")
 @methods
 def test_ties_keep_exactly_the_budget(method: Method) -> None:
     """A-DROP-3: without attention's inputs every token looks the same, for any score."""
@@ -134,6 +136,7 @@ def test_ties_keep_exactly_the_budget(method: Method) -> None:
     assert sum(kept) == BUDGET * len(kept)
 
 
+@pytest.mark.acceptance("A-DROP-4")
 @methods
 def test_heads_in_another_order_keep_what_they_kept(method: Method) -> None:
     """A-DROP-4: no head's scores reach another's, but for TOVA, which says so."""

@@ -48,6 +48,7 @@ def compressed(method: Method, architecture: Architecture, tokens: int) -> tuple
     return snapshot.cache, shapes.make(method, architecture).compress(snapshot, seed=3)
 
 
+@pytest.mark.acceptance("A-GEN-6")
 @methods
 @hypothesis_settings(max_examples=25)
 @given(data=st.data(), pattern=rounds)
@@ -98,6 +99,7 @@ def test_committed_tokens_are_coded_as_a_prompt_of_them_is(
     assert state(cache) == state(shapes.make(method, architecture).compress(whole, seed=3))
 
 
+@pytest.mark.acceptance("A-GEN-2")
 @methods
 @every_shape
 def test_attention_is_that_over_the_materialised_entries(method: Method, architecture: Architecture) -> None:
@@ -110,6 +112,7 @@ def test_attention_is_that_over_the_materialised_entries(method: Method, archite
     examples.check_attention(cache, rtol=1e-5)
 
 
+@pytest.mark.acceptance("A-GEN-3", "A-GEN-5", "A-KIVI-2")
 @methods
 @every_shape
 def test_a_model_is_refused_with_a_reason_or_decoded_right(method: Method, architecture: Architecture) -> None:

@@ -15,7 +15,7 @@ from vcbench.compressors.expected_attention import (
     rotate_by,
 )
 from vcbench.engine.model.decoder import Prefill
-from vcbench.engine.model.observe import LayerRows, unrotate
+from vcbench.engine.model.observe import LayerRows, pre_rope_rows
 from vcbench.engine.rope import RopeTable
 from vcbench.models.architecture import Rope
 
@@ -54,6 +54,7 @@ def test_moments_are_those_of_pre_rope_queries(chunk: int) -> None:
     torch.testing.assert_close(moments.covariance.double(), off.mT @ off / (TOKENS - 4), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.acceptance("A-DROP-1")
 def test_scores_equal_brute_force() -> None:
     """A-DROP-1: the formula in float64, with the mean rotation as a matrix."""
     prefill, o = prefilled(), ExpectedAttentionOptions(horizon=9, epsilon=0.02)
@@ -85,6 +86,7 @@ def mean_rotation(first: int, count: int) -> Tensor:
     return total / count
 
 
+@pytest.mark.acceptance("A-DROP-2")
 def test_uniform_queries_score_the_values_norm() -> None:
     """A-DROP-2: zero queries give |v| / (L - sinks)."""
     prefill = prefilled(zero_queries=True)
@@ -95,6 +97,7 @@ def test_uniform_queries_score_the_values_norm() -> None:
     torch.testing.assert_close(scores[:, 4:], v[:, 4:].norm(dim=-1) / (TOKENS - 4))
 
 
+@pytest.mark.acceptance("A-EA-1")
 def test_the_exponent_is_that_of_a_normal_expectation() -> None:
     """A-EA-1: E exp(q.k / sqrt(d)) for q ~ N(m, S) by Monte Carlo, within 1 %."""
     generator = torch.Generator().manual_seed(0)
@@ -112,8 +115,8 @@ def test_the_exponent_is_that_of_a_normal_expectation() -> None:
     assert float(weight / (1 - weight)) == pytest.approx(float(drawn), rel=0.01)
 
 
+@pytest.mark.acceptance("A-EA-2")
 def test_without_covariance_and_one_position_it_is_the_mean_query_there() -> None:
-    """A-EA-2."""
     prefill = prefilled()
     o = ExpectedAttentionOptions(horizon=1, covariance=False)
     rope = RopeTable(Rope(theta=1000.0), 20, torch.device("cpu"))
@@ -127,6 +130,7 @@ def test_without_covariance_and_one_position_it_is_the_mean_query_there() -> Non
     torch.testing.assert_close(scores.double(), shares * v[:, 4:].double().norm(dim=-1), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.acceptance("A-EA-3", "A-EA-4")
 def test_the_mean_rotation_only_shrinks() -> None:
     """A-EA-3, and the shrink of each frequency pair: A-EA-4."""
     rope = RopeTable(Rope(theta=10000.0), 128, torch.device("cpu"))
@@ -141,16 +145,17 @@ def test_the_mean_rotation_only_shrinks() -> None:
         assert float(shrink[pair]) == pytest.approx(value, abs=1e-3)
 
 
-def test_unrotate_takes_back_a_scaled_rotation() -> None:
+def test_pre_rope_takes_back_a_scaled_rotation() -> None:
     """YaRN's tables scale as well."""
     rope = RopeTable(Rope(theta=1000.0, kind="yarn", factor=8.0, original_max_position=64), 20, torch.device("cpu"))
     rope.reserve(40)
     x = torch.randn(10, 3, 20)
     turned = torch.stack([rotate_by(row, rope.cos[30 + i], rope.sin[30 + i]) for i, row in enumerate(x)])
 
-    torch.testing.assert_close(unrotate(turned, 30, rope.cos, rope.sin), x, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(pre_rope_rows(turned, 30, rope.cos, rope.sin), x, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.acceptance("A-DROP-5", "A-DROP-6")
 def test_what_is_kept() -> None:
     """The best of each head, sinks included; A-DROP-5 and -6."""
     prefill, method = prefilled(), ExpectedAttention(ExpectedAttentionOptions(factor=4.0))

@@ -18,8 +18,8 @@ def rounded(x: Tensor, scale: float = 1.0) -> Tensor:
     return by.decode(*by.encode(x, "keys"), "keys")
 
 
+@pytest.mark.acceptance("A-FP8-1")
 def test_every_code_survives() -> None:
-    """A-FP8-1."""
     levels = FP8Coder(1.0, CPU).levels("keys")
     finite = torch.cat([levels[:127], levels[128:255]])
 
@@ -27,6 +27,7 @@ def test_every_code_survives() -> None:
     assert len(finite.unique()) == 253
 
 
+@pytest.mark.acceptance("A-FP8-1")
 @pytest.mark.parametrize(
     ("value", "stored"),
     [(0.1, 0.1015625), (1 / 3, 0.34375), (1.0625, 1.0), (1.1875, 1.25), (17.0, 16.0), (300.0, 288.0), (464.0, 448.0),
@@ -37,6 +38,7 @@ def test_fixtures(value: float, stored: float) -> None:
     assert rounded(torch.tensor([value, -value])).tolist() == [stored, -stored]
 
 
+@pytest.mark.acceptance("A-FP8-2")
 def test_error_on_a_gaussian() -> None:
     """A-FP8-2, whatever the size of the numbers."""
     for size in (0.125, 1.0, 30.0):
@@ -45,8 +47,8 @@ def test_error_on_a_gaussian() -> None:
         assert error.item() == pytest.approx(7.04e-4, rel=0.02)
 
 
+@pytest.mark.acceptance("A-FP8-3")
 def test_large_numbers_saturate() -> None:
-    """A-FP8-3."""
     assert rounded(torch.tensor([500.0, -1e9, float("inf")])).tolist() == [448.0, -448.0, 448.0]
 
 

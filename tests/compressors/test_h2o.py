@@ -33,6 +33,7 @@ def copied(rows: LayerRows) -> tuple[Tensor, Tensor]:
     return rows.q.clone(), rows.k.transpose(0, 1).clone()
 
 
+@pytest.mark.acceptance("A-H2O-1", "A-H2O-2", "A-GEN-4")
 @pytest.mark.parametrize("chunk", [1, 7, 64, TOKENS])
 def test_blockwise_sums_equal_the_dense_matrix(chunk: int) -> None:
     """A-H2O-1 and -2, A-GEN-4: whatever the chunks of the prefill."""
@@ -47,6 +48,7 @@ def test_sums_are_gathered_later_if_the_prefill_did_not() -> None:
     assert torch.equal(late.statistic(AttentionReceived()), prefilled(TOKENS).statistic(AttentionReceived()))
 
 
+@pytest.mark.acceptance("A-DROP-2")
 def test_uniform_attention_gives_harmonic_sums() -> None:
     """A-DROP-2: sum over t >= j of 1 / t, here times the three query heads of a group."""
     sums = prefilled(8, zero_queries=True, tokens=8).statistic(AttentionReceived())
@@ -55,6 +57,7 @@ def test_uniform_attention_gives_harmonic_sums() -> None:
     torch.testing.assert_close(sums / 3, torch.tensor(expected).expand(3, 2, 8), rtol=0, atol=1e-6)
 
 
+@pytest.mark.acceptance("A-H2O-3")
 def test_uniform_attention_keeps_the_first_tokens_and_the_recent_ones() -> None:
     """A-H2O-3, which documents the bias towards early tokens."""
     cache = H2O(H2OOptions(factor=5.0)).compress(prefilled(50, zero_queries=True, tokens=50), seed=0)

@@ -14,6 +14,7 @@ def compressed(keys: torch.Tensor) -> KVCache:
     return Int4(Int4Options()).compress(tiny.prefill_of(tiny.full_cache(keys)), seed=0)
 
 
+@pytest.mark.acceptance("A-Q-2")
 def test_error_on_a_gaussian() -> None:
     """A-Q-2: groups of 128 at 4 bits."""
     keys = torch.randn((1, 2, 2048, 128), generator=torch.Generator().manual_seed(0))
@@ -28,8 +29,8 @@ def test_sixteen_levels_a_head_and_both_ends_exact() -> None:
     assert torch.equal(compressed(keys).materialize(0)[0], keys[0])
 
 
+@pytest.mark.acceptance("A-Q-3")
 def test_a_constant_head_is_exact() -> None:
-    """A-Q-3."""
     assert torch.equal(compressed(torch.full((1, 1, 3, 32), 1.5)).materialize(0)[0], torch.full((1, 3, 32), 1.5))
 
 

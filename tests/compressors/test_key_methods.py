@@ -13,8 +13,8 @@ from vcbench.compressors.knorm import Knorm, KnormOptions
 METHODS = [KeyDiff(KeyDiffOptions(factor=3.0)), Knorm(KnormOptions(factor=3.0))]
 
 
+@pytest.mark.acceptance("A-DROP-1")
 def test_knorm_scores_are_negative_norms() -> None:
-    """A-DROP-1."""
     cache = tiny.random_cache(50)
     k = cache.materialize(1)[0].double()
 
@@ -23,8 +23,8 @@ def test_knorm_scores_are_negative_norms() -> None:
     torch.testing.assert_close(scores.double(), -k.pow(2).sum(-1).sqrt(), rtol=1e-5, atol=0)
 
 
+@pytest.mark.acceptance("A-DROP-1")
 def test_keydiff_scores_are_negative_cosines_to_the_mean_direction() -> None:
-    """A-DROP-1."""
     cache = tiny.random_cache(50)
     k = cache.materialize(1)[0].double()
     anchor = (k / k.norm(dim=-1, keepdim=True)).mean(1, keepdim=True)
@@ -35,6 +35,7 @@ def test_keydiff_scores_are_negative_cosines_to_the_mean_direction() -> None:
     torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.acceptance("A-DROP-5", "A-DROP-6")
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
 def test_what_is_kept(method: KeyDiff | Knorm) -> None:
     """The best scores of each head by brute force; A-DROP-5 equal counts; A-DROP-6 the true length."""
@@ -47,6 +48,7 @@ def test_what_is_kept(method: KeyDiff | Knorm) -> None:
     assert (cache.tokens, cache.committed) == (61, 61)
 
 
+@pytest.mark.acceptance("A-DROP-3")
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
 def test_ties_keep_exactly_the_budget(method: KeyDiff | Knorm) -> None:
     """A-DROP-3: the later of equal scores stay."""
@@ -57,9 +59,9 @@ def test_ties_keep_exactly_the_budget(method: KeyDiff | Knorm) -> None:
     assert kept.tolist() == [[list(range(20, 30))] * 2] * 2
 
 
+@pytest.mark.acceptance("A-DROP-4")
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
 def test_heads_swapped_in_heads_swapped_out(method: KeyDiff | Knorm) -> None:
-    """A-DROP-4."""
     keys = torch.randn((2, 2, 40, 20), generator=torch.Generator().manual_seed(1))
     kept, swapped = (
         tiny.positions_of(method.compress(tiny.prefill_of(tiny.full_cache(k)), seed=0)) for k in (keys, keys.flip(1))

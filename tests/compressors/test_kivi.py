@@ -55,6 +55,7 @@ def exact_tokens(cache: QuantisedCache, full: FullCache) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
+@pytest.mark.acceptance("A-KIVI-1")
 @pytest.mark.parametrize("length", LENGTHS)
 def test_residuals_follow_the_schedule_token_by_token(length: int) -> None:
     """A-KIVI-1: r_K = L mod R, flushed R at a time; r_V = min(L, R), the oldest leaving one by one.
@@ -72,6 +73,7 @@ def test_residuals_follow_the_schedule_token_by_token(length: int) -> None:
             cache.commit(1, full)
 
 
+@pytest.mark.acceptance("A-KIVI-5")
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("piece", [1, 7, GROUP, RESIDUAL, 1000])
 def test_the_state_does_not_depend_on_how_tokens_came(length: int, piece: int) -> None:
@@ -97,6 +99,7 @@ def test_bytes_fall_once_the_residual_is_full() -> None:
         assert held["tail"] == RESIDUAL * full.shape.token_bytes()
 
 
+@pytest.mark.acceptance("A-KIVI-6")
 @pytest.mark.parametrize("bits", [2, 3, 4])
 @pytest.mark.parametrize("group", [32, 64])
 def test_no_group_is_ever_smaller_than_the_group(bits: int, group: int) -> None:
@@ -136,6 +139,7 @@ def outlier_keys(tokens: int, size: int = 128) -> Tensor:
     return keys
 
 
+@pytest.mark.acceptance("A-KIVI-3")
 @pytest.mark.parametrize(("bits", "relative", "others"), [(2, 0.0087, 0.155), (3, 0.0016, 0.028), (4, 0.00034, 0.0061)])
 def test_grouping_by_channel_keeps_outliers_harmless(bits: int, relative: float, others: float) -> None:
     """A-KIVI-3, and by token instead the error of the other channels is a hundred times as large."""
@@ -153,6 +157,7 @@ def test_grouping_by_channel_keeps_outliers_harmless(bits: int, relative: float,
     assert (by_token - keys[0]).pow(2)[..., plain].mean() > 20 * others
 
 
+@pytest.mark.acceptance("A-KIVI-4")
 def test_the_error_of_scores_is_that_of_the_keys() -> None:
     """A-KIVI-4: for queries from a standard normal, mean squared error of scores = |dK|^2 / (tokens * size)."""
     full = random_cache(1024)

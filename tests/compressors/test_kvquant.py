@@ -15,7 +15,7 @@ from tests.compressors import examples, tiny
 from tests.compressors.examples import append, attended, state
 from vcbench.compressors.kvquant import KVQuant, KVQuantOptions
 from vcbench.engine.codes.codebook import Codebooks, as_stored, channel_limits, normal_float, side_count, value_ranges
-from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.kv.cache import FullCache
 from vcbench.engine.kv.stores import KVShape
 from vcbench.engine.rope import RopeTable
@@ -62,11 +62,11 @@ def random_cache(tokens: int, dtype: torch.dtype = torch.float32) -> FullCache:
     return cache
 
 
-def compressed(full: FullCache, bits: int = 4, outliers: float = 0.01, sinks: int = 1) -> NonuniformCache:
-    return NonuniformCache.of_prompt(full, books(bits, outliers), rope_table(), sinks)
+def compressed(full: FullCache, bits: int = 4, outliers: float = 0.01, sinks: int = 1) -> CodebookCache:
+    return CodebookCache.of_prompt(full, books(bits, outliers), rope_table(), sinks)
 
 
-def squared_error(full: FullCache, cache: NonuniformCache) -> tuple[float, float]:
+def squared_error(full: FullCache, cache: CodebookCache) -> tuple[float, float]:
     """Mean squared error of keys and of values, both layers."""
     errors = [
         [
@@ -79,6 +79,7 @@ def squared_error(full: FullCache, cache: NonuniformCache) -> tuple[float, float
     return keys, values
 
 
+@pytest.mark.acceptance("A-ACC-2")
 @pytest.mark.parametrize(("bits", "gib"), [(4, 17.33), (3, 13.33), (2, 9.33)])
 def test_the_bytes_of_llama_7b_at_128k_are_the_papers(bits: int, gib: float) -> None:
     """A-ACC-2: 17.33, 13.33 and 9.33 GiB by the paper's formula, to which our layout's savings add up.
@@ -97,6 +98,7 @@ def test_the_bytes_of_llama_7b_at_128k_are_the_papers(bits: int, gib: float) -> 
     assert ours == pytest.approx(paper - pointers - vectors * 0.96 * 4, rel=1e-3)
 
 
+@pytest.mark.acceptance("A-KVQ-1")
 @given(
     x=st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=8, max_size=200), min_size=1, max_size=1),
     share=st.sampled_from([0.01, 0.02, 0.1]),
@@ -112,6 +114,7 @@ def test_ties_make_no_more_outliers(x: list[list[float]], share: float) -> None:
     assert ((rest - offsets[0]).abs() <= ranges[0] + 1e-6).all()
 
 
+@pytest.mark.acceptance("A-KVQ-1")
 def test_a_hundredth_are_outliers() -> None:
     """A-KVQ-1, of keys by channel and of values by token."""
     full = random_cache(4096)
@@ -132,6 +135,7 @@ def test_channel_limits_leave_out_as_many_at_either_end() -> None:
     assert high.tolist() == [994.0] * 3
 
 
+@pytest.mark.acceptance("A-KVQ-3")
 def test_leaving_outliers_out_lowers_the_error() -> None:
     """A-KVQ-3, on values with heavy tails and, as their ranges shrink, on keys."""
     full = random_cache(512)
@@ -142,8 +146,9 @@ def test_leaving_outliers_out_lowers_the_error() -> None:
         assert values < 0.7 * dense_values
 
 
+@pytest.mark.acceptance("A-KVQ-4")
 def test_channels_before_the_rotary_embedding_are_the_better_groups() -> None:
-    """The order of A-KVQ-4: the same keys, taken for unrotated ones and coded channel by channel."""
+    """The order of A-KVQ-4: the same keys, taken for pre-RoPE ones and coded channel by channel."""
     full = random_cache(512)
     turned = FullCache(full.shape)
     for layer in range(2):
@@ -171,7 +176,7 @@ def test_outliers_are_exact_to_half_precision() -> None:
     rope = rope_table().blocks
     for layer in range(2):
         exact, ours = full.materialize(layer), cache.materialize(layer)
-        k, our_k = (rope.unrotated(x[0], 0) for x in (exact, ours))
+        k, our_k = (rope.pre_rope(x[0], 0) for x in (exact, ours))
         for outliers, numbers, our_numbers, by_channel in (
             (cache.k_outliers, k, our_k, True),
             (cache.v_outliers, exact[1], ours[1], False),
@@ -218,7 +223,7 @@ def test_ranges_of_a_short_prompt_are_those_of_its_first_block(first: int, secon
     """Key ranges without calibration are frozen when the first tokens are coded, whoever commits them."""
     full = random_cache(203)
 
-    def grown(start: int) -> NonuniformCache:
+    def grown(start: int) -> CodebookCache:
         part = FullCache(full.shape)
         part.store.copy_from(full.store, 0, 0, start)
         part.tokens = part.committed = start
@@ -260,10 +265,10 @@ def test_keys_far_beyond_the_calibrated_range() -> None:
     """Without outliers they become the outermost level; with them they stay what they are."""
     full = random_cache(64)
     narrow = as_stored(torch.zeros(2, HEADS, SIZE), torch.full((2, HEADS, SIZE), 0.1))
-    dense = NonuniformCache.of_prompt(full, books(4, 0.0, narrow), rope_table(), 0)
-    sparse = NonuniformCache.of_prompt(full, books(4, 0.01, narrow), rope_table(), 0)
+    dense = CodebookCache.of_prompt(full, books(4, 0.0, narrow), rope_table(), 0)
+    sparse = CodebookCache.of_prompt(full, books(4, 0.01, narrow), rope_table(), 0)
 
-    assert rope_table().blocks.unrotated(dense.materialize(0)[0], 0).abs().max() == pytest.approx(0.1, abs=1e-3)
+    assert rope_table().blocks.pre_rope(dense.materialize(0)[0], 0).abs().max() == pytest.approx(0.1, abs=1e-3)
     torch.testing.assert_close(sparse.materialize(0)[0], full.materialize(0)[0], atol=0.02, rtol=0.01)
     assert sum(sparse.nbytes().values()) > sum(dense.nbytes().values())
 

@@ -61,6 +61,7 @@ def queries_and_inputs(decoder: Decoder, cache: EntryCache, extra: Sequence[int]
     return shown
 
 
+@pytest.mark.acceptance("A-KVZ-1", "A-DROP-1")
 @pytest.mark.parametrize("normalise", ["reduced", "full"])
 def test_scores_are_the_highest_columns_of_the_reduced_softmax(prefill: Prefill, normalise: str) -> None:
     """A-KVZ-1, A-DROP-1: the pass itself is redone as one plain prefill of context, instruction and chunk."""
@@ -79,6 +80,7 @@ def test_scores_are_the_highest_columns_of_the_reduced_softmax(prefill: Prefill,
             torch.testing.assert_close(scores[layer, :, start:stop].double(), expected, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.acceptance("A-KVZ-1")
 def test_weighted_scores_are_those_of_kvzip_plus(prefill: Prefill) -> None:
     """A-KVZ-1 for KVzip+: |W_o^h v_i| / |h_t| times the share of row t and query head h, before the maximum."""
     decoder, extra = tiny.decoder(), repetition(prefill, 0, TOKENS, first=True)
@@ -140,6 +142,7 @@ def test_torch_scores_as_the_kernel_does(prefill: Prefill, reads: str, monkeypat
     torch.testing.assert_close(reconstruction_scores(plain, o), paged, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.acceptance("A-KVZ-1")
 def test_single_chunk_without_sinks(prefill: Prefill) -> None:
     """A-KVZ-1 to the letter: one chunk, no sinks, 1e-5."""
     extra = repetition(prefill, 0, TOKENS, first=True)
@@ -151,14 +154,15 @@ def test_single_chunk_without_sinks(prefill: Prefill) -> None:
         torch.testing.assert_close(scores[layer].double(), expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.acceptance("A-KVZ-2")
 def test_a_chunk_longer_than_the_context_is_one_chunk(prefill: Prefill) -> None:
-    """A-KVZ-2."""
     whole = reconstruction_scores(prefill, options(chunk=TOKENS - 4))
 
     assert torch.equal(reconstruction_scores(prefill, options(chunk=TOKENS)), whole)
     assert torch.equal(reconstruction_scores(prefill, options(chunk=10 * TOKENS)), whole)
 
 
+@pytest.mark.acceptance("A-DROP-2")
 def test_equal_logits_give_the_closed_form() -> None:
     """A-DROP-2: with zero queries the first row of a pass sees fewest keys, so that a key scores 1 / (s + m + 1)."""
     prefill = tiny.decoder(zero_queries=True).prefill(tiny.token_ids(14), chunk=14)
@@ -169,6 +173,7 @@ def test_equal_logits_give_the_closed_form() -> None:
     assert bool(torch.isinf(scores[:, :, :4]).all())
 
 
+@pytest.mark.acceptance("A-DROP-5", "A-DROP-3")
 def test_equal_counts_exact_budget_and_sinks(prefill: Prefill) -> None:
     """A-DROP-5 and -3: every head keeps the same number, exactly the budget, the sinks among them."""
     for keep in (0.05, 0.2, 0.31, 0.9):
@@ -186,6 +191,7 @@ def test_keep_all_keeps_everything_without_a_pass() -> None:
     assert tiny.positions_of(cache).tolist() == [[list(range(30))] * 2] * 2
 
 
+@pytest.mark.acceptance("A-DROP-6")
 def test_the_snapshot_is_left_as_it_was(prefill: Prefill) -> None:
     """A-DROP-6: the position counter stays the true length, and nothing of the pass stays behind."""
     before = [prefill.cache.materialize(layer)[0] for layer in range(3)]
@@ -260,6 +266,7 @@ def test_global_eviction_keeps_the_best_pairs_of_all_heads(prefill: Prefill) -> 
     assert len({len(head) for head in kept}) > 1
 
 
+@pytest.mark.acceptance("A-DROP-3")
 def test_global_eviction_of_equal_scores_keeps_exactly_the_budget() -> None:
     """A-DROP-3, where the published code keeps nothing."""
     prefill = tiny.decoder(zero_queries=True).prefill(tiny.token_ids(40), chunk=40)
@@ -271,6 +278,7 @@ def test_global_eviction_of_equal_scores_keeps_exactly_the_budget() -> None:
     assert all(head[:4].tolist() == [0, 1, 2, 3] for head in kept)
 
 
+@pytest.mark.acceptance("A-KVZ-3")
 @pytest.mark.model
 def test_a_planted_sentence_ranks_high_on_the_embedded_model(embedded_model: ModelFiles) -> None:
     """A-KVZ-3, as far as a model of this size bears it out: its telling tokens are in the top fifth, "the" is not.

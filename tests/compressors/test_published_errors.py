@@ -13,7 +13,7 @@ from tests.compressors import tiny
 from vcbench.compressors.kivi import KIVI, KIVIOptions
 from vcbench.compressors.turboquant import TurboQuant, TurboQuantOptions
 from vcbench.engine.codes.codebook import Codebooks
-from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.packing import pack, unpack
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.scheme import Scheme
@@ -54,19 +54,21 @@ def kivi_errors(bits: int, kind: int) -> tuple[float, float]:
     return mean(relative), mean(others)
 
 
+@pytest.mark.acceptance("A-KIVI-3")
 @pytest.mark.parametrize(("bits", "relative", "others"), [(2, 0.0087, 0.155), (3, 0.0016, 0.028), (4, 0.00034, 0.0061)])
 def test_groups_of_a_channel(bits: int, relative: float, others: float) -> None:
     """A-KIVI-3, KIVI's keys: 5 %."""
     assert kivi_errors(bits, 0) == pytest.approx((relative, others), rel=0.05)
 
 
+@pytest.mark.acceptance("A-KIVI-3")
 @pytest.mark.parametrize(("bits", "relative", "others"), [(2, 0.601, 10.4), (3, 0.0463, 0.79), (4, 0.0141, 0.24)])
 def test_groups_of_a_token(bits: int, relative: float, others: float) -> None:
     """A-KIVI-3, what the same numbers lose in groups of 32 channels of a token, as KIVI has values: 5 %."""
     assert kivi_errors(bits, 1) == pytest.approx((relative, others), rel=0.05)
 
 
-def key_error(cache: NonuniformCache | QuantisedCache, full: FullCache) -> float:
+def key_error(cache: CodebookCache | QuantisedCache, full: FullCache) -> float:
     return (cache.materialize(0)[0] - full.materialize(0)[0]).square().mean().item()
 
 
@@ -76,9 +78,10 @@ def column_error(bits: int, k: Tensor) -> float:
     both = {"keys": levels, "values": levels}
     books = Codebooks(bits=bits, levels=both, decoded=both, offsets=None, ranges=None, outliers=0.0)  # type: ignore[arg-type]
     full = holding(k, k)
-    return key_error(NonuniformCache.of_prompt(full, books, ROPE, 0), full)
+    return key_error(CodebookCache.of_prompt(full, books, ROPE, 0), full)
 
 
+@pytest.mark.acceptance("A-KVQ-4")
 @pytest.mark.parametrize(
     ("bits", "before", "after"), [(2, 0.399, 1.85), (3, 0.0721, 0.370), (4, 0.0157, 0.0751)]
 )  # fmt: skip
@@ -94,6 +97,7 @@ def test_whole_columns_before_and_after_the_rotary_embedding(bits: int, before: 
     assert mean(column_error(bits, ROPE.rotated(k[None], 0)[0]) for k in embedded) == pytest.approx(after, rel=0.08)
 
 
+@pytest.mark.acceptance("A-KVQ-4")
 @pytest.mark.parametrize(
     ("bits", "before", "after"), [(2, 0.154, 1.27), (3, 0.0281, 0.253), (4, 0.0061, 0.0553)]
 )  # fmt: skip
@@ -112,6 +116,7 @@ def test_groups_of_32_before_and_after_the_rotary_embedding(bits: int, before: f
     assert mean(error(ROPE.rotated(k[None], 0)[0]) for k in keys) == pytest.approx(after, rel=0.08)
 
 
+@pytest.mark.acceptance("A-KVQ-1")
 @pytest.mark.parametrize("spread", [3, 10, 40])
 def test_ties_make_hardly_more_key_outliers(spread: int) -> None:
     """A-KVQ-1: keys that are whole numbers before their embedding; at most 1.2 % are kept exactly."""
@@ -120,11 +125,12 @@ def test_ties_make_hardly_more_key_outliers(spread: int) -> None:
     levels = torch.linspace(-1, 1, 4)[None]
     both = {"keys": levels, "values": levels}
     books = Codebooks(bits=2, levels=both, decoded=both, offsets=None, ranges=None, outliers=0.01)  # type: ignore[arg-type]
-    cache = NonuniformCache.of_prompt(holding(k, k), books, ROPE, 0)
+    cache = CodebookCache.of_prompt(holding(k, k), books, ROPE, 0)
 
     assert len(cache.k_outliers) <= 0.012 * TOKENS * SIZE
 
 
+@pytest.mark.acceptance("A-ACC-3")
 @pytest.mark.parametrize(("size", "slots"), [(128, (196, 134, 118, 102)), (64, (100, 70, 62, 54))])
 def test_a_slot_beside_vllms(size: int, slots: tuple[int, ...]) -> None:
     """A-ACC-3: bytes of a head's token for k8v4, k4v4, k3v4 and k3v3.
@@ -139,6 +145,7 @@ def test_a_slot_beside_vllms(size: int, slots: tuple[int, ...]) -> None:
         assert ours == slot - 2 + 2 * (bits == "k8v4")
 
 
+@pytest.mark.acceptance("A-ACC-4")
 @pytest.mark.parametrize("bits", [2, 3, 4])
 @pytest.mark.parametrize("size", [1, 5, 13, 20, 33])
 def test_vectors_of_odd_length_survive_packing(bits: int, size: int) -> None:

@@ -15,13 +15,13 @@ from vcbench.compressors.rotatekv import (
     RotateKV,
     RotateKVOptions,
     group_size,
-    heads_together,
+    joint_heads_of,
 )
 from vcbench.engine.codes.frames import grouped_hadamard
 from vcbench.engine.codes.packing import dequantise, quantise, quantise_clipped
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.rotation import fast_hadamard
-from vcbench.engine.model.observe import LayerRows, unrotate
+from vcbench.engine.model.observe import LayerRows, pre_rope_rows
 
 CHANNELS = examples.ARCHITECTURE.n_kv_heads * examples.ARCHITECTURE.head_dim
 IDENTITY = RotateKVOptions(permutation="identity")
@@ -40,9 +40,9 @@ def offset_keys(size: int) -> Tensor:
     return keys
 
 
+@pytest.mark.acceptance("A-ROT-4")
 @pytest.mark.parametrize(("bits", "plain", "rotated"), [(2, 44.8, 1.83), (3, 3.36, 0.322), (4, 1.03, 0.070)])
 def test_rotation_takes_outlier_channels_apart(bits: int, plain: float, rotated: float) -> None:
-    """A-ROT-4."""
     keys = offset_keys(128)
 
     assert error(keys, bits) == pytest.approx(plain, rel=0.1)
@@ -59,10 +59,10 @@ def test_clipping_helps_at_two_bits_and_hurts_at_four(bits: int, errors: list[fl
     assert [error(x, bits, clip) for clip in (1.0, 0.9, 0.8, 0.7)] == pytest.approx(errors, rel=0.01)
 
 
+@pytest.mark.acceptance("A-Q-3")
 @pytest.mark.parametrize("clip", [0.8, 1.0])
 @pytest.mark.parametrize("value", [0.0, 3.25, -7.5])
 def test_a_constant_group_is_exact(clip: float, value: float) -> None:
-    """A-Q-3."""
     assert error(torch.full((2, 64), value), 2, clip) == 0
 
 
@@ -88,6 +88,7 @@ def copied(rows: LayerRows) -> LayerRows:
     return replace(rows, residual=rows.residual.clone(), k=rows.k.clone())
 
 
+@pytest.mark.acceptance("A-ROT-5")
 def test_channels_are_ordered_by_their_signed_sums() -> None:
     """A-ROT-5: a bijection in each layer."""
     samples = [tiny.token_ids(40, seed=seed) for seed in (5, 6)]
@@ -96,7 +97,7 @@ def test_channels_are_ordered_by_their_signed_sums() -> None:
     sums = torch.zeros((2, CHANNELS), dtype=torch.float64)
     for ids in samples:
         for rows in rows_of(ids):
-            k = unrotate(rows.k, 0, rows.cos, rows.sin).transpose(0, 1)
+            k = pre_rope_rows(rows.k, 0, rows.cos, rows.sin).transpose(0, 1)
             sums[rows.layer] += grouped_hadamard(k, 2).double().sum(0)
 
     assert torch.equal(order.sort(dim=1).values, torch.arange(CHANNELS).expand(2, -1).int())
@@ -157,10 +158,10 @@ def test_bits_an_element() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "head_dim", "together", "group"), [(8, 128, 4, 128), (3, 64, 1, 64), (2, 64, 2, 128)]
+    ("heads", "head_dim", "joint_heads", "group"), [(8, 128, 4, 128), (3, 64, 1, 64), (2, 64, 2, 128)]
 )
-def test_settings_of_a_models_shape(heads: int, head_dim: int, together: int, group: int) -> None:
-    assert heads_together(IDENTITY, heads) == together
+def test_settings_of_a_models_shape(heads: int, head_dim: int, joint_heads: int, group: int) -> None:
+    assert joint_heads_of(IDENTITY, heads) == joint_heads
     assert group_size(IDENTITY, heads * head_dim) == group
 
 

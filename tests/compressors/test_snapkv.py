@@ -38,6 +38,7 @@ def brute_force(prefill: Prefill, layer: int, kernel: int, pooling: str) -> Tens
     return pooled.view(KV_HEADS, GROUP, -1).mean(1)
 
 
+@pytest.mark.acceptance("A-DROP-1", "A-SNAP-3")
 @pytest.mark.parametrize("kernel", [1, 3, 5, 7])
 @pytest.mark.parametrize("pooling", ["average", "max"])
 def test_scores_are_those_of_brute_force(pooling: str, kernel: int) -> None:
@@ -56,6 +57,7 @@ def test_the_window_is_its_own_whatever_others_asked_for(longer: int) -> None:
     assert torch.equal(snapkv().scores(snapshot(window=longer), 0), snapkv().scores(snapshot(), 0))
 
 
+@pytest.mark.acceptance("A-DROP-2")
 @pytest.mark.parametrize(("tokens", "window", "share"), [(8, 2, 0.267857), (10, 3, 0.336111)])
 def test_zero_queries_give_every_token_the_same_share(tokens: int, window: int, share: float) -> None:
     """A-DROP-2: the sum over the window of 1 / (tokens that the query sees), the same for every earlier token."""
@@ -65,6 +67,7 @@ def test_zero_queries_give_every_token_the_same_share(tokens: int, window: int, 
     torch.testing.assert_close(seen, torch.full((HEADS, tokens - window), share), rtol=1e-5, atol=0)
 
 
+@pytest.mark.acceptance("A-DROP-2")
 def test_average_pooling_counts_the_padding() -> None:
     """A-DROP-2: equal scores fall off at the edges with an average, and not with a maximum."""
     prefill = snapshot(zero_queries=True)
@@ -77,6 +80,7 @@ def test_average_pooling_counts_the_padding() -> None:
     torch.testing.assert_close(flat, torch.full_like(flat, seen), rtol=1e-5, atol=0)
 
 
+@pytest.mark.acceptance("A-SNAP-2")
 def test_a_dominant_key_lifts_its_neighbours() -> None:
     """A-SNAP-2: with a kernel of 5, two on either side."""
     prefill = snapshot()
@@ -98,6 +102,7 @@ def test_how_many_tokens_stay(tokens: int, kept: int) -> None:
     assert kept_tokens(SnapKVOptions(window=WINDOW), tokens) == kept
 
 
+@pytest.mark.acceptance("A-SNAP-1")
 @pytest.mark.parametrize("tokens", [7, 8, 19, 20, 21, 60])
 def test_a_budget_in_tokens_holds_at_any_length(tokens: int) -> None:
     """A-SNAP-1: a prompt within the budget is kept whole."""
@@ -119,6 +124,7 @@ def test_the_best_and_the_window_stay() -> None:
         assert positions[layer].tolist() == [row + window for row in expected]
 
 
+@pytest.mark.acceptance("A-DROP-4")
 def test_permuted_heads_keep_permuted_positions() -> None:
     """A-DROP-4: no head's scores reach another's."""
     prefill = snapshot()
@@ -132,9 +138,9 @@ def test_permuted_heads_keep_permuted_positions() -> None:
     assert not torch.equal(ours[:, 0], ours[:, 1])
 
 
+@pytest.mark.acceptance("A-DROP-3")
 @pytest.mark.parametrize("count", [1, 7, 20])
 def test_ties_keep_just_the_budget_and_the_later_tokens(count: int) -> None:
-    """A-DROP-3."""
     assert top_positions(torch.zeros(2, 20), count).tolist() == [list(range(20 - count, 20))] * 2
 
 
@@ -145,8 +151,8 @@ def test_top_positions_are_those_of_brute_force() -> None:
     assert top_positions(scores, 11).tolist() == tiny.best(scores, 11)
 
 
+@pytest.mark.acceptance("A-DROP-6")
 def test_the_position_of_the_next_token_is_the_true_one() -> None:
-    """A-DROP-6."""
     prefill = examples.prefill(tiny.token_ids(90), snapkv())
     cache = snapkv().compress(prefill, seed=0)
     examples.append(cache, 2, seed=1)

@@ -40,6 +40,7 @@ sizes = st.tuples(st.integers(1, 90), st.integers(0, 5), st.integers(1, 20))
 appends = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 31)), max_size=8)
 
 
+@pytest.mark.acceptance("A-STR-1")
 @given(sizes, appends)
 def test_sinks_and_window_are_held_after_any_appends(
     size: tuple[int, int, int], pattern: list[tuple[int, int]]
@@ -61,6 +62,7 @@ def test_sinks_and_window_are_held_after_any_appends(
         assert torch.equal(v, full_v[:, positions[0]])
 
 
+@pytest.mark.acceptance("A-STR-3")
 @pytest.mark.parametrize("drafted", [0, 1, 5])
 @pytest.mark.parametrize("tokens", [1, 4, 5, 15, 16, 17, 70])
 def test_attention_is_full_attention_with_a_mask(tokens: int, drafted: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tests.compressors import tiny
 from vcbench.compressors.tova import TOVA, TOVAOptions
 
 
+@pytest.mark.acceptance("A-DROP-1")
 def test_scores_are_the_last_querys_attention_averaged_over_all_heads() -> None:
     """A-DROP-1; a longer window, gathered for another method of the plan, changes nothing."""
     cache = tiny.random_cache(40)
@@ -22,6 +24,7 @@ def test_scores_are_the_last_querys_attention_averaged_over_all_heads() -> None:
     assert torch.equal(TOVA(TOVAOptions()).scores(tiny.prefill_of(cache, queries[:, -1:]), 1), scores)
 
 
+@pytest.mark.acceptance("A-DROP-2", "A-DROP-3")
 def test_uniform_attention_scores_all_tokens_equally() -> None:
     """A-DROP-2; and A-DROP-3: of equal scores the later stay, the last token among them."""
     prefill = tiny.prefill_of(tiny.random_cache(40), torch.zeros(2, 1, 6, 20))
@@ -31,8 +34,8 @@ def test_uniform_attention_scores_all_tokens_equally() -> None:
     assert tiny.positions_of(method.compress(prefill, seed=0)).tolist() == [[list(range(30, 40))] * 2] * 2
 
 
+@pytest.mark.acceptance("A-DROP-5")
 def test_heads_of_a_layer_keep_the_same_tokens() -> None:
-    """A-DROP-5."""
     queries = torch.randn((2, 1, 6, 20), generator=torch.Generator().manual_seed(3))
     kept = tiny.positions_of(TOVA(TOVAOptions()).compress(tiny.prefill_of(tiny.random_cache(80), queries), seed=0))
 

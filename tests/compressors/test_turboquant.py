@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.compressors import tiny
 from vcbench.compressors.turboquant import TurboQuant, TurboQuantOptions
 from vcbench.engine.codes.coders import DirectionCoder, ScaleRule
-from vcbench.engine.codes.frames import Turned
+from vcbench.engine.codes.frames import Rotated
 from vcbench.engine.codes.lloyd_max import lloyd_max
 from vcbench.engine.codes.rotation import hadamard, random_rotation
 from vcbench.engine.codes.sketch import SketchingCoder
@@ -31,22 +31,23 @@ def coder(bits: int, rule: ScaleRule = "plain", size: int = SIZE) -> DirectionCo
 
 def decoded(x: Tensor, by: DirectionCoder, rotation: Tensor | None = None) -> Tensor:
     """x after coding, in its own space; turned by a Haar-random matrix unless told otherwise."""
-    frame = Turned(random_rotation("qr", x.shape[-1], 0) if rotation is None else rotation)
-    return frame.turned_back(by.decode(*by.encode(frame.turned(x, "keys"), "keys"), "keys"), "keys")
+    frame = Rotated(random_rotation("qr", x.shape[-1], 0) if rotation is None else rotation)
+    return frame.rotated_back(by.decode(*by.encode(frame.rotated(x, "keys"), "keys"), "keys"), "keys")
 
 
+@pytest.mark.acceptance("A-TQ-2")
 @pytest.mark.parametrize("kind", ["hadamard", "qr"])
 def test_rotations_are_orthogonal(kind: str) -> None:
-    """A-TQ-2."""
     rotation = random_rotation(kind, SIZE, 3)  # type: ignore[arg-type]
 
     torch.testing.assert_close(rotation @ rotation.mT, torch.eye(SIZE), rtol=0, atol=1e-6)
     assert not torch.equal(rotation, random_rotation(kind, SIZE, 4))  # type: ignore[arg-type]
     x = directions(50)
-    frame = Turned(rotation)
-    torch.testing.assert_close(frame.turned_back(frame.turned(x, "keys"), "values"), x, rtol=0, atol=1e-6)
+    frame = Rotated(rotation)
+    torch.testing.assert_close(frame.rotated_back(frame.rotated(x, "keys"), "values"), x, rtol=0, atol=1e-6)
 
 
+@pytest.mark.acceptance("A-TQ-3", "A-TQ-4")
 @pytest.mark.parametrize("size", [64, 128])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 def test_error_of_random_directions(bits: int, size: int) -> None:
@@ -59,6 +60,7 @@ def test_error_of_random_directions(bits: int, size: int) -> None:
     assert (x * back).sum(-1).mean().item() == pytest.approx(1 - expected, rel=0.005)
 
 
+@pytest.mark.acceptance("A-TQ-6")
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_the_unbiased_scale_is_unbiased(bits: int) -> None:
     """A-TQ-6: the estimator of <x, y> has zero mean error, here for a cosine of 0.5."""
@@ -73,6 +75,7 @@ def test_the_unbiased_scale_is_unbiased(bits: int) -> None:
     assert plain.mean().item() == pytest.approx(-0.5 * lloyd_max(bits, SIZE).mse, rel=0.1)
 
 
+@pytest.mark.acceptance("A-TQ-7")
 def test_nearly_constant_vectors_need_the_signs() -> None:
     """A-TQ-7: a Hadamard transform alone turns them into one spike."""
     x = torch.full((1, SIZE), SIZE**-0.5) + 1e-3 * directions(1)
@@ -83,8 +86,8 @@ def test_nearly_constant_vectors_need_the_signs() -> None:
     assert sum((decoded(x, coder(3), by) - x).square().sum().item() for by in signed) / 60 < 0.045
 
 
+@pytest.mark.acceptance("A-TQ-8")
 def test_the_scale_does_not_change_a_direction() -> None:
-    """A-TQ-8."""
     x = directions(200)
     cosines = [torch.cosine_similarity(decoded(x, coder(3, rule)), x, dim=-1) for rule in RULES]
 
@@ -92,6 +95,7 @@ def test_the_scale_does_not_change_a_direction() -> None:
     torch.testing.assert_close(cosines[2], cosines[0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.acceptance("A-TQ-9")
 def test_scales_are_half_precision_and_guarded() -> None:
     """A-TQ-9: 2^-11 relative, no overflow, zero stays zero."""
     x = 3.7 * directions(100)
@@ -103,6 +107,7 @@ def test_scales_are_half_precision_and_guarded() -> None:
         assert decoded(torch.zeros(2, SIZE), coder(4, rule)).eq(0).all()
 
 
+@pytest.mark.acceptance("A-GEN-2")
 @pytest.mark.parametrize("bits", ["k2v2", "k4v3", "k3v4", "k8v2"])
 @pytest.mark.parametrize("rotation", ["hadamard", "qr"])
 def test_entries_are_near_the_exact_ones_and_attention_is_over_them(bits: str, rotation: str) -> None:
@@ -136,6 +141,7 @@ def sketched(bits: int, keys: Tensor, seed: int) -> Tensor:
     return coded + coding.sketch.restored(*coding.sketch.of(keys - coded))
 
 
+@pytest.mark.acceptance("A-TQ-5")
 @pytest.mark.parametrize(("bits", "measured"), [(2, 1.571), (3, 0.567), (4, 0.182)])
 def test_the_sketch_is_unbiased_but_varies(bits: int, measured: float) -> None:
     """A-TQ-5 over sketches, for a cosine of about a half; `measured` is the bound on the variance times D."""
@@ -147,19 +153,20 @@ def test_the_sketch_is_unbiased_but_varies(bits: int, measured: float) -> None:
     assert 0.3 * measured < SIZE * errors.var().item() <= 1.1 * measured
 
 
+@pytest.mark.acceptance("A-TQ-6")
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_a_better_scale_beats_a_sketch_of_the_same_bits(bits: int) -> None:
     """A-TQ-6: squared errors of inner products with a cosine of a half; plain ones are biased besides."""
     x, other = directions(4000), directions(4000, seed=1)
     across = other - (other * x).sum(-1, keepdim=True) * x
     y = 0.5 * x + 0.75**0.5 * torch.nn.functional.normalize(across, dim=-1)
-    frame = Turned(random_rotation("qr", SIZE, 0))
-    turned = frame.turned(y, "keys")
+    frame = Rotated(random_rotation("qr", SIZE, 0))
+    turned = frame.rotated(y, "keys")
 
     def loss(estimate: Tensor) -> float:
         return ((estimate * turned).sum(-1) - 0.5).square().mean().item()
 
-    keys = frame.turned(x, "keys")
+    keys = frame.rotated(x, "keys")
     qjl = loss(sketched(bits, keys, 3))
     by_scale = {rule: loss(coder(bits, rule).decode(*coder(bits, rule).encode(keys, "keys"), "keys")) for rule in RULES}
     assert by_scale["unbiased"] < by_scale["plain"] < qjl

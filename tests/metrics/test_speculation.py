@@ -15,6 +15,7 @@ from vcbench.engine.types import Request
 from vcbench.metrics.divergence import cumulative
 
 
+@pytest.mark.acceptance("A-SPEC-1")
 @pytest.mark.parametrize("rate", [0.3, 0.8, 0.97])
 @pytest.mark.parametrize("length", [1, 4, 30])
 def test_accepted_of_a_drafter_that_errs_at_random(rate: float, length: int) -> None:
@@ -50,6 +51,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
+@pytest.mark.acceptance("A-SPEC-3")
 @pytest.mark.parametrize("noise", [0.15, 0.3, 1.0])
 def test_divergence_is_never_negative_and_bounds_acceptance(noise: float) -> None:
     """A-SPEC-3, as it holds for drafts that are drawn with the verification's own noise.
@@ -71,6 +73,7 @@ def test_divergence_is_never_negative_and_bounds_acceptance(noise: float) -> Non
     assert error < distance.mean() / 2
 
 
+@pytest.mark.acceptance("A-SPEC-3")
 def test_divergences_of_steps_add_up_to_that_of_whole_outputs() -> None:
     """A-SPEC-3, the chain rule: two steps of a Markov chain against their joint law."""
     generator = np.random.default_rng(2)

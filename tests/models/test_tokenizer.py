@@ -45,8 +45,6 @@ def test_digits_one_by_one_and_special_tokens(tokenizer: Tokenizer) -> None:
     assert [tokenizer.token_bytes(token) for token in tokenizer.encode(" the 12")] == [b" the", b" ", b"1", b"2"]
     assert tokenizer.encode("<|im_end|>") == [2]
     assert tokenizer.encode("") == []
-    assert tokenizer.is_special(2)
-    assert not tokenizer.is_special(3)
 
 
 @given(TEXT)

@@ -51,8 +51,10 @@ def check_alike(directory: Path) -> Tokenizer:
         ids = theirs.encode(text, add_special_tokens=False)
         assert ours.encode(text) == ids, text
         assert ours.decode(ids) == theirs.decode(ids), text
-    special = {index for index, token in theirs.added_tokens_decoder.items() if token.special}
-    assert {index for index in range(ours.vocab_size) if ours.is_special(index)} == special
+    added = ours._tokenizer.get_added_tokens_decoder()
+    assert {index: repr(token) for index, token in added.items()} == {
+        index: repr(token) for index, token in theirs.added_tokens_decoder.items()
+    }
     return ours
 
 

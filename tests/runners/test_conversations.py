@@ -110,7 +110,7 @@ def test_golden_conversations_succeed_and_a_slip_leads_elsewhere(tiny: ModelConf
     assert run.complete
     assert not run.divergences, "what a backend cannot measure is not owed"
     assert run.provenance["backend"] == {"name": "scripted", "capabilities": plain(asdict(engine.capabilities()))}
-    assert run.provenance["script"] == "golden"
+    assert run.provenance["opened"] == {"script": "golden"}
     assert len(engine.asked) == len(set(engine.asked)) == len(run.requests) == len(run.turns)
     assert run.asked(full, NAME) == run.asked(veri, NAME)
     assert len(run.asked(full, NAME)) == 8

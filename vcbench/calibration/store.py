@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vcbench.calibration.base import Calibration, CalibrationNeed, Setting
+from vcbench.config.paths import user_path
 from vcbench.errors import CalibrationError
 from vcbench.models.cache import cache_dir
 
@@ -117,7 +118,7 @@ def find_calibration(method: str, need: CalibrationNeed, *, model_id: str, weigh
     """
     command = calibrate_command(method, need, model_id)
     kept = calibration_path(method, need.settings, weights_sha256)
-    path = Path(need.file).expanduser() if need.file is not None else kept
+    path = user_path(need.file) if need.file is not None else kept
     if need.file is None and not path.exists():
         raise CalibrationError(f"{method} is not calibrated for {model_id} yet; run: {command}")
     try:

@@ -7,15 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vcbench.cli.output import next_command, results, table, write_json
+from vcbench.cli.completion import complete_fitted, complete_model
+from vcbench.cli.output import begin, results, table, write_json
 
 if TYPE_CHECKING:
     from vcbench.calibration.base import Calibration
 
 
 def calibrate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A catalogue name, a hub id or a local directory.")],
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="A compressor that is fitted per model.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A catalogue name, a hub id or a local directory.",
+            autocompletion=complete_model,
+        ),
+    ],
+    method: Annotated[
+        str,
+        typer.Argument(metavar="METHOD", help="A compressor that is fitted per model.", autocompletion=complete_fitted),
+    ],
     text: Annotated[
         list[Path] | None,
         typer.Option("--text", metavar="FILE", help="Text to fit on; several times for several files."),
@@ -57,7 +68,7 @@ def calibrate(
         return
     rows = [[name, _text(value)] for name, value in document.items()]
     results().print(table(f"{method} for {model}", ["fact", "value"], rows, wrap=(1,)))
-    next_command("vcbench run configs/quickstart.yaml --dry-run")
+    begin()
 
 
 def _document(calibration: Calibration, path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vcbench.cli.completion import complete_fault, complete_run, complete_target
 from vcbench.cli.output import next_command, notes, results, write_json
 from vcbench.cli.runs import find_run
 from vcbench.errors import RecordError, UsageError
@@ -31,6 +32,7 @@ def check(
             metavar="RUN | CONFIG | RECORDS_A RECORDS_B",
             help="A run (directory, or name under runs/); a configuration, which is run first (`tiny`: a small one "
             "that needs no model); or two files of outputs (or runs), the reference first.",
+            autocompletion=complete_target,
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
@@ -43,7 +45,12 @@ def check(
         str | None, typer.Option(metavar="RULES", help='Thresholds, e.g. "violations>0,acceptance<8,kl>0.01".')
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Fail where this run is worse than a stored one, by pairs.")
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Fail where this run is worse than a stored one, by pairs.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     tolerance: Annotated[float, typer.Option(help="How much worse than --baseline is tolerated, as a share.")] = 0.05,
     audit: Annotated[
@@ -56,7 +63,12 @@ def check(
         int | None, typer.Option(min=0, help="With --controls: how many forks of each cell; 0 is all, 2 unless given.")
     ] = None,
     inject_fault: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Build a fault into the engine, to see the gate turn red.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Build a fault into the engine, to see the gate turn red.",
+            autocompletion=complete_fault,
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one key of CONFIG.")
@@ -77,7 +89,7 @@ def check(
     result = source.check(selection, rules, audit=audit, controls=controls, forks=forks)
     _report(result, as_json=as_json, files={"junit": junit, "markdown": markdown, "html": html})
     if not as_json:
-        next_command(_next(source.paths, result))
+        next_command(*_next(source.paths, result))
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
@@ -179,14 +191,13 @@ def _records(text: str) -> Path:
     return Path(text) if Path(text).is_file() else find_run(text)
 
 
-def _next(paths: tuple[Path, ...], result: CheckResult) -> str:
+def _next(paths: tuple[Path, ...], result: CheckResult) -> list[str]:
     """What to type after a check."""
     if result.cards:
-        return result.cards[0].replay
+        return shlex.split(result.cards[0].replay)
     if len(paths) > 1:
-        return shlex.join(["vcbench", "check", *map(str, paths), "--html", "check.html"])
-    run = shlex.quote(str(paths[0]))
-    return f"vcbench compare {run}" if result.exit_code == 0 else f"vcbench show {run} --request ID"
+        return ["vcbench", "check", *map(str, paths), "--html", "check.html"]
+    return ["vcbench", "compare" if result.exit_code == 0 else "show", str(paths[0])]
 
 
 def _report(result: CheckResult, *, as_json: bool, files: dict[str, Path | None]) -> None:

@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
+from vcbench.cli.completion import complete_run
 from vcbench.cli.output import results
 from vcbench.cli.runs import find_run
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs' directories, or their names under runs/.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...", help="Runs' directories, or their names under runs/.", autocompletion=complete_run
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Every figure of every cell, as CSV on stdout.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="The table for a pull request.")] = False,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from vcbench.cli.completion import complete_fault
 from vcbench.cli.output import next_command, notes, results
 
 FAULT = "no_rollback_of_last_draft"
@@ -13,7 +14,10 @@ FAULT = "no_rollback_of_last_draft"
 
 def demo(
     fault: Annotated[
-        str, typer.Option(metavar="NAME", help="The fault to build in; docs/lossless.md lists them.")
+        str,
+        typer.Option(
+            metavar="NAME", help="The fault to build in; docs/lossless.md lists them.", autocompletion=complete_fault
+        ),
     ] = FAULT,
 ) -> None:
     """Show the lossless gate pass, then fail with a divergence card; no model is downloaded.
@@ -38,6 +42,6 @@ def demo(
     broken = run_controls(replace(broken, cards=broken.cards[:1]), run)
     render(broken, results())
     console.print(f"\nExpected: PASS, then {wanted.outcome}.", markup=False)
-    next_command(f"vcbench check tiny --inject-fault {fault} --html check.html")
+    next_command("vcbench", "check", "tiny", "--inject-fault", fault, "--html", "check.html")
     if sound.outcome != "PASS" or broken.outcome != wanted.outcome:
         raise typer.Exit(1)

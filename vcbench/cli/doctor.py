@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from vcbench.cli.output import next_command, notes, results, table, write_json
+from vcbench.cli.output import begin, notes, results, table, write_json
 from vcbench.cli.runs import RUNS
 
 EMBEDDED_MODEL = "smollm2-135m"
@@ -47,7 +47,7 @@ def doctor(
     if failed:
         notes().print(f"not ready: {', '.join(failed)}", markup=False)
         raise typer.Exit(1)
-    next_command("vcbench run configs/quickstart.yaml")
+    begin()
 
 
 def _outcome(check: Callable[[], str]) -> tuple[bool, str]:

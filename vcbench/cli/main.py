@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from vcbench import __version__
-from vcbench.cli import calibrate, check, compare, demo, doctor, ls, run, score, show
+from vcbench.cli import calibrate, check, compare, demo, diff, doctor, init, ls, model, rm, run, runs, score, show
 from vcbench.cli.output import notes
 from vcbench.errors import UsageError, VcbenchError
 
@@ -28,33 +28,24 @@ app = typer.Typer(
     name="vcbench",
     help="Decode with compressed KV caches, keep the output of the full one, and measure what it costs.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Begin with: vcbench run configs/quickstart.yaml",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Begin with: vcbench demo, which needs no model; then vcbench init",
 )
+app.command("demo")(demo.demo)
+app.command("init")(init.init)
 app.command("run")(run.run)
-app.command("score")(score.score)
+app.command("runs")(runs.runs)
 app.command("compare")(compare.compare)
+app.command("score")(score.score)
 app.command("check")(check.check)
 app.command("show")(show.show)
-app.command("demo")(demo.demo)
+app.command("diff")(diff.diff)
+app.command("rm")(rm.rm)
+app.add_typer(model.app, name="model")
 app.command("calibrate")(calibrate.calibrate)
 app.command("ls")(ls.ls)
 app.command("doctor")(doctor.doctor)
-
-
-@app.command(
-    "model",
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def _model(context: typer.Context) -> None:
-    """Fetch, list and show models: `vcbench model --help`."""
-    from vcbench.cli import model
-
-    code = model.app(args=context.args or ["--help"], prog_name="vcbench model", standalone_mode=False)
-    if isinstance(code, int):
-        raise typer.Exit(code)
 
 
 def _version(wanted: bool) -> None:
@@ -86,7 +77,7 @@ def main() -> int:
     never_fail(sys.stdout)
     never_fail(sys.stderr)
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="vcbench", standalone_mode=False)
     except CommandLineError as error:
         error.show()
         return UsageError.exit_code

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vcbench.cli.completion import complete_model
 from vcbench.cli.output import next_command, notes, results, table, write_json
 
 if TYPE_CHECKING:
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Fetch, list and describe models.", no_args_is_help=True, add_completion=False)
 
 ModelId = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A catalogue name, a Hugging Face id or a local directory.")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A catalogue name, a Hugging Face id or a local directory.",
+        autocompletion=complete_model,
+    ),
 ]
 Revision = Annotated[str | None, typer.Option(help="Commit, branch or tag on the hub.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
@@ -39,7 +45,7 @@ def fetch(
         write_json({"id": files.id, "path": str(files.path), "weights_sha256": files.weights_sha256})
         return
     notes().print(f"{files.id} is in {files.path}", markup=False)
-    next_command(f"vcbench model show {files.id}")
+    next_command("vcbench", "model", "show", files.id)
 
 
 @app.command("list")
@@ -59,7 +65,7 @@ def list_models(as_json: AsJson = False) -> None:
     columns = ["model", "here", "parameters", "active", "context", "KV B/token"]
     title = "models known by name; context in tokens, KV cache of 16-bit elements"
     results().print(table(title, columns, [_cells(row) for row in rows], right=(2, 3, 4, 5)))
-    next_command("vcbench model fetch smollm2-135m")
+    next_command("vcbench", "model", "fetch", "smollm2-135m")
 
 
 @app.command()

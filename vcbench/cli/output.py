@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH_OF_A_FILE = 200
+QUICKSTART = Path("configs/quickstart.yaml")
+WRITTEN = Path("vcbench.yaml")
+"""What `vcbench init` writes unless it is told where."""
 
 
 def notes() -> Console:
@@ -43,7 +48,9 @@ def table(
 
     made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for index, column in enumerate(columns):
-        made.add_column(column, justify="right" if index in right else "left", no_wrap=index not in wrap)
+        made.add_column(
+            column, justify="right" if index in right else "left", no_wrap=index not in wrap, overflow="fold"
+        )
     for row in rows:
         made.add_row(*map(escape_markup, row))
     return made
@@ -56,6 +63,20 @@ def escape_markup(text: str) -> str:
     return escape(text)
 
 
-def next_command(command: str) -> None:
-    """Says what to type next."""
-    notes().print(f"next: {command}", markup=False)
+def next_command(*words: str | Path) -> None:
+    """Says what to type next, quoted for the shell: only a command that works as it stands."""
+    notes().print(f"next: {shlex.join(map(str, words))}", markup=False)
+
+
+def begin() -> None:
+    """Says what to begin with: a command that works in the working directory as it is."""
+    next_command(*beginning())
+
+
+def beginning() -> tuple[str, ...]:
+    """The quickstart's plan where its configuration is here, else the command that writes a configuration."""
+    if QUICKSTART.is_file():
+        return ("vcbench", "run", str(QUICKSTART), "--dry-run")
+    if WRITTEN.is_file():
+        return ("vcbench", "run", str(WRITTEN), "--dry-run")
+    return ("vcbench", "init")

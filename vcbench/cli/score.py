@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from vcbench.cli.completion import complete_run, complete_task
 from vcbench.cli.output import next_command, notes, results, write_json
 from vcbench.cli.runs import find_run
 
@@ -22,8 +22,14 @@ class Harness(StrEnum):
 
 
 def score(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's directory, or its name under runs/.")],
-    task: Annotated[list[str] | None, typer.Option(help="Of this task only; may be given again.")] = None,
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run's directory, or its name under runs/.", autocompletion=complete_run),
+    ],
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="Of this task only; may be given again.", autocompletion=complete_task),
+    ] = None,
     by: Annotated[
         str | None, typer.Option(metavar="KEY", help="Apart for each value of this key of the prompts' meta.")
     ] = None,
@@ -94,6 +100,6 @@ def score(
     write_scores(loaded, scores)
     if failed := shown.errors():
         notes().print(f"FAILED: {failed} metrics of answers; their reasons are above and in scores.json", markup=False)
-    next_command(f"vcbench compare {shlex.quote(str(loaded.path))}")
+    next_command("vcbench", "compare", loaded.path)
     if failed:
         raise typer.Exit(1)

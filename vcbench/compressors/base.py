@@ -61,6 +61,8 @@ class Compressor(ABC, Generic[OptionsT]):
     summary: ClassVar[str]
     kind: ClassVar[Literal["none", "drop", "quantise", "noise"]]
     cache_class: type[KVCache]
+    seeded: ClassVar[bool] = False
+    """Whether `compress` draws from its seed, so that a request's cache depends on the request's name."""
 
     def __init_subclass__(cls, **given: Any) -> None:
         """What any `compress` gives is looked at, so that no method can forget it."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from vcbench.compressors.base import BudgetCompressor, BudgetOptions
 from vcbench.engine.kv.stores import KVShape
 from vcbench.engine.model.decoder import Prefill
-from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic, unrotate
+from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic, pre_rope_rows
 from vcbench.registry import register
 
 
@@ -120,7 +120,7 @@ class _RunningMoments(Accumulator[Moments]):
 
     def add(self, rows: LayerRows) -> None:
         start = max(rows.start, self.skip)
-        q = unrotate(rows.q[start - rows.start :], start, rows.cos, rows.sin).transpose(0, 1)
+        q = pre_rope_rows(rows.q[start - rows.start :], start, rows.cos, rows.sin).transpose(0, 1)
         count = q.shape[1]
         if count == 0:
             return

@@ -12,7 +12,7 @@ from torch import Tensor
 from vcbench.calibration.base import FILE_DOC, Calibration, CalibrationNeed, Fit
 from vcbench.compressors.base import Compressor, CompressorOptions
 from vcbench.engine.codes.codebook import Codebooks, as_stored, normal_float, side_count
-from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.frames import Kind
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.engine.kv.cache import KVCache
@@ -77,7 +77,7 @@ class KVQuant(Compressor[KVQuantOptions]):
     Options = KVQuantOptions
     summary = "2- to 4-bit codebook codes: pre-RoPE keys per channel, values per token, sparse outliers exact"
     kind = "quantise"
-    cache_class = NonuniformCache
+    cache_class = CodebookCache
 
     def __init__(self, options: KVQuantOptions, calibration: Calibration | None = None) -> None:
         super().__init__(options, calibration)
@@ -115,7 +115,7 @@ class KVQuant(Compressor[KVQuantOptions]):
         if self._books is None:
             nf = self.options.codebook == "nf"
             self._books = self._normal_float(shape.n_layers, shape.device) if nf else self._calibrated(shape.device)
-        return NonuniformCache.of_prompt(prefill.cache, self._books, prefill.model().rope, self.options.sinks)
+        return CodebookCache.of_prompt(prefill.cache, self._books, prefill.model().rope, self.options.sinks)
 
     def _calibrated(self, device: torch.device) -> Codebooks:
         o, tensors = self.options, {name: tensor.to(device) for name, tensor in self.calibration.tensors.items()}

@@ -34,6 +34,7 @@ class RandomKV(Compressor[RandomOptions]):
     summary = "replaces the prompt's entries by noise (a control: output must still be exact)"
     kind = "noise"
     cache_class = KeptCache
+    seeded = True
 
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
         shape, tokens = prefill.cache.shape, prefill.cache.tokens

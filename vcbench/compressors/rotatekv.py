@@ -20,7 +20,7 @@ from vcbench.engine.kernels.cpu.simd import LANES
 from vcbench.engine.kv.cache import KVCache
 from vcbench.engine.kv.stores import KVShape
 from vcbench.engine.model.decoder import Decoder, Instruct, Prefill
-from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic, unrotate
+from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic, pre_rope_rows
 from vcbench.models.architecture import Architecture
 from vcbench.models.progress import Progress, silent
 from vcbench.registry import register
@@ -88,7 +88,7 @@ class RotateKV(Compressor[RotateKVOptions]):
     @classmethod
     def unsupported(cls, options: Any, architecture: Architecture) -> str | None:
         a = architecture
-        heads, channels = heads_together(options, a.n_kv_heads), a.n_kv_heads * a.head_dim
+        heads, channels = joint_heads_of(options, a.n_kv_heads), a.n_kv_heads * a.head_dim
         if not is_power_of_two(a.head_dim) or a.head_dim < 8:
             return f"rotatekv needs a head size that is a power of two of at least 8, not {a.head_dim}"
         if a.n_kv_heads % heads:
@@ -116,7 +116,7 @@ class RotateKV(Compressor[RotateKVOptions]):
         progress: Progress = silent,
     ) -> Fit:
         """Channels in ascending order of their signed sum over all tokens, layer by layer."""
-        wanted = ChannelSums(heads_together(options, decoder.shape.n_kv_heads))
+        wanted = ChannelSums(joint_heads_of(options, decoder.shape.n_kv_heads))
         total = torch.zeros(())
         for number, ids in enumerate(samples):
             progress("reading", number, len(samples))
@@ -148,7 +148,7 @@ class RotateKV(Compressor[RotateKVOptions]):
             symmetric=False,
         )
         frame = GroupedHeads(
-            prefill.model().rope, self._order(shape), together=heads_together(o, shape.n_kv_heads), group=group
+            prefill.model().rope, self._order(shape), joint_heads=joint_heads_of(o, shape.n_kv_heads), group=group
         )
         coder = ClippedCoder(o.bits, o.bits, PAPER_CLIP[o.bits] if o.clip is None else o.clip)
         exact = prefill.statistic(MassiveTokens(o.sinks)) if o.sinks else None
@@ -171,7 +171,7 @@ class RotateKV(Compressor[RotateKVOptions]):
         return int(codes + exact + _ENTRY_BYTES * (2 * a.n_layers * channels + a.head_dim**2))
 
 
-def heads_together(options: RotateKVOptions, kv_heads: int) -> int:
+def joint_heads_of(options: RotateKVOptions, kv_heads: int) -> int:
     """KV heads of one transform: as asked for, or the most of 4, 2 and 1 that divide a layer's."""
     if options.heads is not None:
         return options.heads
@@ -198,21 +198,21 @@ def _spread(means: Tensor, group: int) -> float:
 class ChannelSums(Statistic[Tensor]):
     """Signed sums over a prompt of the rotated pre-RoPE key channels: [L, Hk * D], float64."""
 
-    together: int
+    joint_heads: int
 
     def begin(self, shape: KVShape, tokens: int) -> Accumulator[Tensor]:
-        return _ChannelSums(self.together, shape)
+        return _ChannelSums(self.joint_heads, shape)
 
 
 class _ChannelSums(Accumulator[Tensor]):
-    def __init__(self, together: int, shape: KVShape) -> None:
-        self.together = together
+    def __init__(self, joint_heads: int, shape: KVShape) -> None:
+        self.joint_heads = joint_heads
         size = (shape.n_layers, shape.n_kv_heads * shape.head_dim)
         self.sums = torch.zeros(size, dtype=torch.float64, device=shape.device)
 
     def add(self, rows: LayerRows) -> None:
-        k = unrotate(rows.k, rows.start, rows.cos, rows.sin).transpose(0, 1)
-        self.sums[rows.layer] += grouped_hadamard(k, self.together).double().sum(0)
+        k = pre_rope_rows(rows.k, rows.start, rows.cos, rows.sin).transpose(0, 1)
+        self.sums[rows.layer] += grouped_hadamard(k, self.joint_heads).double().sum(0)
 
     def result(self) -> Tensor:
         return self.sums

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from vcbench.calibration.base import Calibration
 from vcbench.compressors.base import Compressor, CompressorOptions
 from vcbench.engine.codes.coders import DirectionCoder
-from vcbench.engine.codes.frames import Turned
+from vcbench.engine.codes.frames import Rotated
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.rotation import is_power_of_two, random_rotation
 from vcbench.engine.codes.scheme import Scheme
@@ -91,7 +91,7 @@ class TurboQuant(Compressor[TurboQuantOptions]):
         o, shape = self.options, prefill.cache.shape
         key_bits, value_bits = o.key_and_value_bits
         size = shape.head_dim
-        frame = Turned(random_rotation(o.rotation, size, o.rotation_seed).to(shape.device))
+        frame = Rotated(random_rotation(o.rotation, size, o.rotation_seed).to(shape.device))
         key_bits -= SIGN_BITS * o.qjl
         scheme = Scheme.per_token(size, key_bits=key_bits, value_bits=value_bits, symmetric=True)
         if not o.qjl:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 
 from vcbench.config.marks import Node, read_yaml
@@ -64,3 +66,24 @@ def _longest_key(mapping: dict[str, Node], parts: list[str]) -> tuple[str, list[
         if key in mapping:
             return key, parts[length:]
     return parts[0], parts[1:]
+
+
+LONGEST_NAME = 100
+PLACES = ("name", "output_dir")
+"""Keys that say where a run lies, and nothing about what it is."""
+
+
+def name_beside(name: str, overrides: Sequence[str]) -> str:
+    """The name of a run whose configuration was changed by `overrides`, beside the run of the unchanged one.
+
+    It says what was changed (`quickstart-cells.3.draft_length-25`); the same overrides always give the same name.
+    """
+    changes = [text for text in overrides if text.partition("=")[0].strip() not in PLACES]
+    if not changes:
+        return name
+    words = [re.sub(r"[^A-Za-z0-9._]+", "-", change).strip("-") for change in changes]
+    made = "-".join([name, *words])
+    if len(made) <= LONGEST_NAME and all(words):
+        return made
+    digest = hashlib.sha256("\n".join(changes).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{name[: LONGEST_NAME - 9]}-{digest}"

@@ -215,3 +215,8 @@ class RunConfig:
     seed: int = field(default=0, metadata=_doc("Seed of everything that is drawn at random.", minimum=0))
     output_dir: str = field(default="runs", metadata=_doc("Where run directories are made."))
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, metadata={"internal": True})
+
+    @property
+    def used_methods(self) -> tuple[str, ...]:
+        """The methods that any cell uses, each once."""
+        return tuple(dict.fromkeys(name for cell in self.cells for name in cell.methods))

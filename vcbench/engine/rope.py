@@ -29,16 +29,16 @@ class RopeTable:
         self.cos, self.sin = torch.cat([self.cos, cos]), torch.cat([self.sin, sin])
 
     def rotated(self, x: Tensor, start: int) -> Tensor:
-        """x: [..., n, D] turned to positions start .. start + n - 1; float32."""
+        """x: [..., n, D] rotated to positions start .. start + n - 1; float32."""
         stop = start + x.shape[-2]
         self.reserve(stop)
         return rotated(x, self.cos[start:stop], self.sin[start:stop])
 
-    def unrotated(self, x: Tensor, start: int) -> Tensor:
+    def pre_rope(self, x: Tensor, start: int) -> Tensor:
         """What `rotated` turned into x: [..., n, D]; float32."""
         stop = start + x.shape[-2]
         self.reserve(stop)
-        return unrotated(x, self.cos[start:stop], self.sin[start:stop])
+        return pre_rope(x, self.cos[start:stop], self.sin[start:stop])
 
     def unscaled(self, positions: int) -> tuple[Tensor, Tensor]:
         """cos and sin of the first positions without the factor of YaRN, [positions, D / 2]."""
@@ -56,8 +56,8 @@ class RopeTable:
 class BlockRope:
     """The rotary embedding of a position as that of its block's first one, and then that of its place in the block.
 
-    The angle of a far position is rounded to 1e-4 and more, so that this sum is not quite it: what is turned by the sum
-    is taken back by the sum. cos, sin: of the places, float32 [D / 2, 64], the form of the CPU kernels.
+    The angle of a far position is rounded to 1e-4 and more, so that this sum is not quite it: what is rotated by the
+    sum is taken back by the sum. cos, sin: of the places, float32 [D / 2, 64], the form of the CPU kernels.
     """
 
     def __init__(self, table: RopeTable) -> None:
@@ -82,12 +82,12 @@ class BlockRope:
         return self._by_position
 
     def rotated(self, x: Tensor, start: int) -> Tensor:
-        """x: [..., n, D] turned to positions start .. start + n - 1; float32."""
+        """x: [..., n, D] rotated to positions start .. start + n - 1; float32."""
         return rotated(x, *self._rows(start, start + x.shape[-2]))
 
-    def unrotated(self, x: Tensor, start: int) -> Tensor:
+    def pre_rope(self, x: Tensor, start: int) -> Tensor:
         """What `rotated` turned into x: [..., n, D]; float32."""
-        return unrotated(x, *self._rows(start, start + x.shape[-2]))
+        return pre_rope(x, *self._rows(start, start + x.shape[-2]))
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """cos and sin of positions, [stop - start, D / 2] each."""
@@ -98,12 +98,12 @@ class BlockRope:
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x: [..., D], pairs (d, d + D / 2) turned by the angles of cos, sin: [..., D / 2]; float32."""
+    """x: [..., D], pairs (d, d + D / 2) rotated by the angles of cos, sin: [..., D / 2]; float32."""
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def unrotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def pre_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """What `rotated` turned into x; tables that also scale (YaRN) are taken back with their scale."""
     a, b = x.float().chunk(2, dim=-1)
     size = cos * cos + sin * sin

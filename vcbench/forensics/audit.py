@@ -180,5 +180,6 @@ def _request(answer: Answer, arm: Arm, sampling: Sampling) -> Request:
 
 
 def _means_default(key: str, value: object) -> bool:
-    """Other engines' spellings of a setting that is off."""
-    return (key, value) in (("top_k", -1), ("top_p", 1), ("temperature", 0)) or value in (None, {}, [])
+    """Other engines' spellings of a setting that is off, and `model: false` of our own."""
+    off = (("top_k", -1), ("top_p", 1), ("temperature", 0), ("model", False))
+    return (key, value) in off or value in (None, {}, [])

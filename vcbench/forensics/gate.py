@@ -31,7 +31,8 @@ def run_for_gate(config: RunConfig, *, fault: str | None, console: Console) -> P
         return execute(config, console=console)
     if obstacle := fault_obstacle(config, fault):
         raise UsageError(f"fault {fault} would do nothing here: {obstacle}")
-    return execute(replace(config, name=f"{config.name}-{fault}"), console=console, backend=broken(fault))
+    named = replace(config, name=f"{config.name}-{fault}")
+    return execute(named, console=console, backend=broken(fault))
 
 
 def broken(fault: str | None) -> MakeBackend:

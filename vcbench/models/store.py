@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vcbench.config.paths import user_path
 from vcbench.config.schema import ModelConfig
 from vcbench.errors import ModelError
 from vcbench.models import cache, catalog
@@ -166,7 +167,7 @@ def _locate(model: ModelConfig) -> tuple[Path, str | None]:
         if path is None:
             raise ModelError(f"model {model.id} has not been fetched yet; run: vcbench model fetch {model.id}")
         return path, known.requirement
-    local = Path(model.id).expanduser()
+    local = user_path(model.id)
     if local.is_dir():
         _refuse_revision(model, "a local directory")
         return local.resolve(), None

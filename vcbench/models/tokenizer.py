@@ -39,9 +39,6 @@ class Tokenizer:
         guarded(path, lambda: add_tokens(self._tokenizer, self._special))
         decoder = self._tokenizer.decoder
         self._decoder = TokenDecoder(json.loads(decoder.__getstate__()) if decoder is not None else None)
-        self._special_ids = frozenset(
-            index for index, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
-        )
         self._embedded = vocab_size
         self.vocab_size = max(vocab_size or 0, self._tokenizer.get_vocab_size(with_added_tokens=True))
         self._template_arguments = dict(template_arguments or {})
@@ -109,10 +106,6 @@ class Tokenizer:
     def eos_id(self) -> int | None:
         """The token that the tokenizer calls the end of a text, or None if it names none."""
         return self._role_id("eos_token")
-
-    def is_special(self, token: int) -> bool:
-        """Whether the id is a control token."""
-        return token in self._special_ids
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token stands for; empty for an id of the embedding that no token uses.

@@ -77,7 +77,7 @@ def collect(
     return {
         "schema": SCHEMA_VERSION,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": [neutral(word) for word in _command(sys.argv if argv is None else argv)],
+        "command": command(argv),
         "git": git_state(),
         "versions": versions(),
         "hardware": hardware(),
@@ -91,6 +91,11 @@ def collect(
         "cells": [dict(cell) for cell in cells],
         **(extra or {}),
     }
+
+
+def command(argv: Sequence[str] | None = None) -> list[str]:
+    """The command line without the reader's directories; that of this process if not given."""
+    return [neutral(word) for word in _command(sys.argv if argv is None else argv)]
 
 
 def neutral(text: str) -> str:

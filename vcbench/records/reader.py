@@ -61,6 +61,8 @@ class Run:
     """Everything a run recorded. `complete`: its manifest is there and vouches for these very records.
 
     sha256: of `requests.jsonl` as it was read.
+    set_aside: prompts that are recorded, but are not asked by the configuration as it is now; they and what belongs to
+        them are left out below.
     """
 
     path: Path
@@ -70,6 +72,7 @@ class Run:
     complete: bool
     dropped: list[str]
     sha256: str = ""
+    set_aside: int = 0
     prompts: dict[tuple[str, str], PromptLine] = field(default_factory=dict)
     requests: dict[tuple[str, str, str], RequestLine] = field(default_factory=dict)
     divergences: dict[tuple[str, str, str], DivergenceLine] = field(default_factory=dict)
@@ -128,11 +131,14 @@ class Run:
         return next((cell for cell in self.cells if cell.arm == "full" and cell.answers(task)), None)
 
 
-def load_run(path: Path | str) -> Run:
-    """The run in a directory. Raises RecordError on a missing or damaged file, naming the line."""
+def load_run(path: Path | str, *, all_prompts: bool = False) -> Run:
+    """The run in a directory; with `all_prompts` also what its configuration no longer asks.
+
+    Raises RecordError on a missing or damaged file, naming the line.
+    """
     path = Path(path)
     if not path.is_dir():
-        raise RecordError(f"no run in {path}: there is no such directory; `vcbench ls runs` lists the runs")
+        raise RecordError(f"no run in {path}: there is no such directory; `vcbench runs` lists the runs")
     provenance = read_json(path / PROVENANCE)
     data = read_requests(path)
     dropped: list[str] = []
@@ -151,6 +157,8 @@ def load_run(path: Path | str) -> Run:
         sha256=hashlib.sha256(data).hexdigest(),
     )
     _index(run, lines)
+    if not all_prompts:
+        _keep_asked(run)
     return run
 
 
@@ -238,3 +246,27 @@ def _index(run: Run, lines: list[Line]) -> None:
     for _, task, request in [*run.requests, *run.divergences, *run.turns]:
         if (task, request) not in run.prompts:
             raise RecordError(f"{run.path / REQUESTS}: task {task!r}, request {request!r} has no prompt line")
+
+
+def _keep_asked(run: Run) -> None:
+    """Leaves out what belongs to prompts that a later configuration asks no more, and puts the others in its order."""
+    listed = run.provenance.get("asked")
+    if listed is None:
+        return
+    if not isinstance(listed, Mapping) or not all(isinstance(names, list) for names in listed.values()):
+        raise RecordError(f"{run.path / PROVENANCE}: `asked` must list the requests of each task; the run is damaged")
+    asked = [(str(task), str(name)) for task, names in listed.items() for name in names]
+    wanted = dict.fromkeys(asked)
+    follow_ups = [(turn.task, turn.request, turn.follow_up) for turn in run.turns.values() if turn.follow_up]
+    grown = True
+    while grown:
+        more = [(task, name) for task, parent, name in follow_ups if (task, parent) in wanted]
+        grown = not wanted.keys() >= set(more)
+        wanted |= dict.fromkeys(more)
+    prompts = {key: run.prompts[key] for key in wanted if key in run.prompts}
+    run.set_aside = len(run.prompts) - len(prompts)
+    run.prompts = prompts
+    run.requests = {key: line for key, line in run.requests.items() if key[1:] in prompts}
+    run.divergences = {key: line for key, line in run.divergences.items() if key[1:] in prompts}
+    run.turns = {key: line for key, line in run.turns.items() if key[1:] in prompts}
+    run.batches = [line for line in run.batches if any((line.task, name) in prompts for name in line.requests)]

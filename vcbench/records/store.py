@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -138,6 +138,32 @@ class RunDirectory:
                 self._cut(end)
                 raise
         self.keys.add(key)
+
+    def take_over(self, lines: Sequence[Line]) -> None:
+        """Appends lines that another run holds, all of them or none, with one wait for the disk."""
+        if self._file is None:
+            raise RecordError(f"{self.path} is closed; open the run again to append")
+        keys = [line_key(line) for line in lines]
+        if repeated := next((key for key, count in Counter([*self.keys, *keys]).items() if count > 1), None):
+            raise RecordError(f"{self.path / REQUESTS} has a line for {describe_key(repeated)} already")
+        data = b"".join(encode(line) for line in lines)
+        with explained(self.path, "write to"):
+            (self.path / MANIFEST).unlink(missing_ok=True)
+            end = os.fstat(self._file).st_size
+            try:
+                write_all(self._file, data)
+                os.fsync(self._file)
+            except BaseException:
+                self._cut(end)
+                raise
+        self.keys.update(keys)
+
+    def revise(self, config_text: str, provenance: Mapping[str, Any]) -> None:
+        """Another configuration and provenance for the same records; the run counts as unfinished until `finish`."""
+        with explained(self.path, "write to"):
+            (self.path / MANIFEST).unlink(missing_ok=True)
+            replace_file(self.path / PROVENANCE, json_bytes(provenance))
+            replace_file(self.path / CONFIG, config_text.encode("utf-8", "backslashreplace"))
 
     def finish(self) -> None:
         """Writes the manifest: from now on the run is complete."""

@@ -164,7 +164,9 @@ def _next(compared: Sequence[Compared]) -> str:
     for each in compared:
         wrong = [v.request for v in each.check.verdicts if v.verdict is not Verdict.IDENTICAL]
         for request in [*wrong, *(name for _, name in each.run.prompts)]:
-            return f"vcbench show {shlex.quote(str(each.run.path))} --request {shlex.quote(printable(request))}"
+            if printable(request) != request:
+                return shlex.join(["vcbench", "show", str(each.run.path)])
+            return shlex.join(["vcbench", "show", str(each.run.path), "--request", request])
     return f"vcbench check {shlex.quote(str(compared[0].run.path))}"
 
 

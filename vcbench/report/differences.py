@@ -68,7 +68,7 @@ def _fact(provenance: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 def _refuse_repeated(runs: Sequence[Run]) -> None:
     if not runs:
-        raise UsageError("no run is given; `vcbench ls runs` lists them")
+        raise UsageError("no run is given; `vcbench runs` lists them")
     seen: set[str] = set()
     for run in runs:
         place = str(run.path.resolve())

@@ -1,4 +1,4 @@
-"""The runs under a directory, as `vcbench ls runs` lists them; a damaged one is listed with its damage."""
+"""The runs under a directory, as `vcbench runs` lists them; a damaged one is listed with its damage."""
 
 from __future__ import annotations
 

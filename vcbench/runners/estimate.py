@@ -16,8 +16,6 @@ from vcbench.models.shapes import active_parameter_count, parameter_count
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ASSUMED_ACCEPTANCE = 0.5
 """Share of each draft that verification is taken to keep."""
-ASSUMED_PROMPT_TOKENS = 4096
-"""Length of a prompt that has not been tokenised yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

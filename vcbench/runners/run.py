@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from vcbench.backends.base import Asked, MakeBackend, Pair
 from vcbench.backends.bundled.backend import Bundled
@@ -23,20 +22,23 @@ from vcbench.records.store import RunDirectory
 from vcbench.runners import recording
 from vcbench.runners.agenda import Agenda
 from vcbench.runners.directory import open_run
+from vcbench.runners.display import Display
 from vcbench.runners.ledger import Ledger
 from vcbench.runners.setup import Workbench, exclusions, prepare
 from vcbench.runners.turns import Turns
 from vcbench.tasks.base import Prompt
 
 
-def execute(config: RunConfig, *, console: Console, backend: MakeBackend = Bundled) -> Path:
+def execute(config: RunConfig, *, console: Console, backend: MakeBackend = Bundled, beside: str | None = None) -> Path:
     """Runs or finishes a configuration and returns the run's directory.
+
+    `beside` is the run's name where its own is that of another run, which then stays where it is.
 
     Raises VcbenchError before anything is written when the model, the plan or the prompts are not usable, and
     RecordError when the disk fails; the same call then goes on where it stopped.
     """
     bench = prepare(config, backend)
-    run = open_run(bench, console)
+    run = open_run(bench, console, beside=beside)
     with run:
         for note in run.dropped:
             console.print(f"dropped: {note}", markup=False)
@@ -70,9 +72,8 @@ class _Runner:
         if not missing and not self.turns.unfinished():
             self.console.print(f"{self.directory.path} is complete; nothing to run", markup=False)
             return
-        self.directory.add_provenance(self.backend.open(self.bench.plan))
-        with self._progress() as progress:
-            self.progress, self.bar = progress, progress.add_task("prefill", total=missing)
+        self.directory.add_provenance({"opened": dict(self.backend.open(self.bench.plan))})
+        with Display(self.console, missing) as self.display:
             for number, task, prompts in batches:
                 self._run_turns(number, task, prompts)
 
@@ -80,7 +81,9 @@ class _Runner:
         """Says which requests failed in some cell or were not asked, and the first one's reason."""
         for line in self.turns.not_asked():
             self.console.print(line, markup=False)
-        failures = self.ledger.failures()
+        first = {(task, prompt.id) for task, prompts in self.bench.prompts.items() for prompt in prompts}
+        asked = first | self.ledger.asked.keys()
+        failures = {key: reason for key, reason in self.ledger.failures().items() if key in asked}
         if not failures:
             return
         total = sum(map(len, self.bench.prompts.values())) + len(self.ledger.asked)
@@ -91,10 +94,6 @@ class _Runner:
     def _batch_size(self) -> int:
         return self.bench.config.engine.batch_size
 
-    def _progress(self) -> Progress:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        return Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-
     def _run_turns(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
         """A batch of prompts, and then in batches whatever their answers lead to."""
         todo = [prompt for prompt in prompts if self.agenda.missing(task, prompt)]
@@ -102,7 +101,7 @@ class _Runner:
             self._run_batch(number, task, todo)
         for batch in _chunks(self.turns.after(task, prompts), self._batch_size):
             more = sum(self.agenda.missing(task, prompt) for prompt in batch)
-            self.progress.update(self.bar, total=(self.progress.tasks[self.bar].total or 0) + more)
+            self.display.expect(more)
             self._run_turns(number, task, batch)
 
     def _run_batch(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
@@ -117,7 +116,7 @@ class _Runner:
 
     def _admit(self, task: TaskConfig, prompts: Sequence[Prompt]) -> list[Prompt]:
         """The prompts that can be served; the others are recorded as failed in every cell asked."""
-        self.progress.update(self.bar, description=f"{task.name}: prefill")
+        self.display.enter(f"{task.name}: prefill")
         asked = [Asked(self.bench.request(task, each), tuple(self.agenda.cells(task, each))) for each in prompts]
         ready = []
         for prompt, admission in zip(prompts, self.backend.admit(asked), strict=True):
@@ -136,7 +135,7 @@ class _Runner:
         todo = {prompt.id: prompt for prompt in batch if self.agenda.owes_answer(cell, prompt)}
         if not todo:
             return
-        self.progress.update(self.bar, description=f"{cell.task.name}: {cell.label}")
+        self.display.enter(f"{cell.task.name}: {cell.label}")
         ended: list[Generation] = []
         requests = {name: self.bench.request(cell.task, prompt) for name, prompt in todo.items()}
         recording.reset_peak_rss()
@@ -149,14 +148,14 @@ class _Runner:
 
     def _record(self, line: RequestLine) -> None:
         self.ledger.append(line)
-        self.progress.advance(self.bar)
+        self.display.advance(tokens=len(line.token_ids))
 
     def _run_divergence(self, cell: Cell, batch: Sequence[Prompt]) -> None:
         todo = [prompt for prompt in batch if self.agenda.measurable(cell, prompt)]
         full = self.agenda.full(cell)
         if not todo or full is None:
             return
-        self.progress.update(self.bar, description=f"{cell.task.name}: divergence of {cell.label}")
+        self.display.enter(f"{cell.task.name}: divergence of {cell.label}")
         answers, task = self.ledger.answers, cell.task.name
         pairs = [Pair(answers[full.id, task, prompt.id], answers[cell.id, task, prompt.id]) for prompt in todo]
         beside = [self.bench.request(cell.task, each) for each in batch if cell in self.agenda.cells(cell.task, each)]
@@ -165,7 +164,7 @@ class _Runner:
         seconds = (time.perf_counter() - started) / len(todo)
         for prompt in todo:
             self.ledger.append(recording.divergence_line(cell, prompt.id, found[prompt.id], seconds))
-        self.progress.advance(self.bar, len(todo))
+        self.display.advance(len(todo))
 
 
 def _report_exclusions(bench: Workbench, console: Console) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from vcbench import registry
 from vcbench.backends.base import Backend, MakeBackend
@@ -19,7 +20,7 @@ from vcbench.models.tokenizer import Tokenizer
 from vcbench.models.weights import WeightReader
 from vcbench.runners.notes import model_notes, resolved_sampling
 from vcbench.runners.plan import build_plan
-from vcbench.tasks.base import Exclusion, Prompt, Task, checked
+from vcbench.tasks.base import Exclusion, Prompt, PromptTokenizer, Task, checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,17 @@ def make_task(task: TaskConfig) -> Task:
     return source
 
 
-def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int, max_context: int) -> list[Prompt]:
+class ContextTokenizer(PromptTokenizer, Protocol):
+    """What making prompts needs of a tokenizer."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that opens a text, if there is one."""
+
+
+def make_prompts(
+    task: TaskConfig, source: Task, tokenizer: ContextTokenizer, seed: int, max_context: int
+) -> list[Prompt]:
     """The prompts of a task that fit the model's context, in order; the others join the task's exclusions.
 
     Raises TaskError if none fits, or if one begins with two BOS tokens.

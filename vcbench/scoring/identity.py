@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 PARTS = ("scoring", "metrics", "tasks", "records")
 BESIDE = ("resolved.json",)
 """Files of a run's directory, other than the records, that a metric reads."""
-PACKAGES = ("evaluate", "rouge-score", "sacrebleu", "unidiff", "swebench")
+PACKAGES = ("evaluate", "rouge-score", "sacrebleu", "unidiff", "swebench", "jsonschema", "referencing")
 
 
 @cache

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vcbench.config.paths import user_path
 from vcbench.errors import RowError, TaskError
 from vcbench.registry import register
 from vcbench.tasks.base import (
@@ -113,7 +114,7 @@ class ComplexFuncBench(Task):
         options = self._options
         self._dialect = dialect_of(tokenizer, options.tool_call_format)
         self._conversations, self.excluded = {}, []
-        exact = _read_table(Path(options.exact_arguments)) if options.exact_arguments else None
+        exact = _read_table(user_path(options.exact_arguments)) if options.exact_arguments else None
         made: list[Prompt] = []
         for name, row in as_needed(identified(file_rows(options, FILE, SAMPLE), "id"), made, limit):
             left = None if limit is None else limit - len(made)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import islice
 from math import inf
-from pathlib import Path
 
+from vcbench.config.paths import user_path
 from vcbench.errors import TaskError, VcbenchError
 from vcbench.registry import register
 from vcbench.tasks.base import (
@@ -200,7 +200,7 @@ def _problem(row: Row) -> Problem:
 def _example_rows(options: Options) -> Iterator[Row] | None:
     """The rows of the worked examples' own source; None if they come from the rows that are asked."""
     if options.examples:
-        return read_rows(Path(options.examples))
+        return read_rows(user_path(options.examples))
     if options.dataset and not options.file:
         shown = SplitOptions(dataset=options.dataset, revision=options.revision, split=EXAMPLE_SPLIT)
         return source_rows(shown, SAMPLE_FILE, config=options.config)

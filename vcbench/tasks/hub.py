@@ -65,9 +65,21 @@ def hub_snapshot(dataset: str, *, revision: str | None = None) -> Path:
     if missing := missing_shards([path.relative_to(directory).as_posix() for path in directory.rglob("*.*")]):
         raise TaskError(
             f"the copy of data set {dataset} in the hub cache is incomplete: {missing[0]} is missing; get the rest: "
-            f"{_command(dataset, revision, '')}"
+            f"{hub_command(dataset, revision)}"
         )
     return directory
+
+
+def is_cached(dataset: str, revision: str | None = None) -> bool:
+    """Whether some files of a data set are in the hub's cache; no network is used."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        snapshot_download(dataset, repo_type="dataset", revision=revision, local_files_only=True)
+    except (LocalEntryNotFoundError, HFValidationError):
+        return False
+    return True
 
 
 def missing_shards(names: list[str]) -> list[str]:
@@ -157,10 +169,11 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> str:
 def _unreachable(repo: str, revision: str | None, rest: str, reason: str) -> str:
     return (
         f"the hub is out of reach ({reason}), and data set {repo} is not in its cache; where there is a network, run: "
-        f"{_command(repo, revision, rest)} and bring the cache here, or name a local file as the task's `path`, or "
+        f"{hub_command(repo, revision, rest)} and bring the cache here, or name a local file as the task's `path`, or "
         "leave both out for the embedded sample"
     )
 
 
-def _command(repo: str, revision: str | None, rest: str) -> str:
+def hub_command(repo: str, revision: str | None, rest: str = "") -> str:
+    """What to type where there is a network, to have a data set in the cache."""
     return f"hf download --repo-type dataset {repo}{rest}{f' --revision {revision}' if revision else ''}"

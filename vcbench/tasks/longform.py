@@ -10,6 +10,7 @@ from typing import Literal
 
 import yaml
 
+from vcbench.config.paths import user_path
 from vcbench.errors import TaskError, VcbenchError
 from vcbench.registry import register
 from vcbench.tasks.base import (
@@ -122,14 +123,14 @@ SCORED_AS: dict[str, DataSet] = {
 def _benchmark(options: Options) -> DataSet:
     if options.benchmark != "longproc":
         return SCORED_AS[options.benchmark]
-    directory = Path(options.path).parent if options.path else None
+    directory = user_path(options.path).parent if options.path else None
     return LongProc(procedure=options.procedure, template=_template(options, directory), directory=directory)
 
 
 def _template(options: Options, directory: Path | None) -> str | None:
     """The template's text; None if none is named and none lies beside the rows."""
     beside = directory / TEMPLATE_FILE if directory is not None else None
-    path = Path(options.template) if options.template else beside
+    path = user_path(options.template) if options.template else beside
     if path is None or (path == beside and not path.is_file()):
         return None
     try:

@@ -13,6 +13,21 @@ from vcbench.tasks.tool_calls.base import declaration_fault
 
 Source = Literal["prompt", "messages", "prompt_ids"]
 SOURCES: tuple[Source, ...] = ("prompt", "messages", "prompt_ids")
+OTHER_NAMES: Mapping[str, Source] = {"text": "prompt", "conversations": "messages", "conversation": "messages"}
+"""What other tools call the same: `text` in corpora, `conversations` of {from, value} in ShareGPT's files."""
+SPEAKERS = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+}
+"""ShareGPT's `from` and the role that it means."""
 BODIES = ("body", "request")
 RESPONSES = ("target", "response")
 NAMES = ("id", "custom_id", "request_id")
@@ -62,7 +77,7 @@ def _body(row: Row) -> Row:
     if not given:
         return row
     inner = row.values[given[0]]
-    double = [name for name in (*SOURCES, "tools", *BODIES) if name in row.values and name != given[0]]
+    double = [name for name in (*SOURCES, *OTHER_NAMES, "tools", *BODIES) if name in row.values and name != given[0]]
     if double:
         row.refuse(f"`{double[0]}` stands beside `{given[0]}`, which holds the request; keep one of them")
     if not isinstance(inner, dict):
@@ -72,11 +87,14 @@ def _body(row: Row) -> Row:
 
 def _source(body: Row) -> tuple[Source, Any]:
     """Which of `SOURCES` there is, with its shape checked."""
-    given = [name for name in SOURCES if name in body.values]
+    given = asked_in(body.values)
     if len(given) != 1:
         found = " and ".join(f"`{name}`" for name in given) or f"none ({_hint(body)})"
         body.refuse(f"exactly one of `prompt`, `messages` and `prompt_ids` is needed, found {found}")
-    name, value = given[0], body.values[given[0]]
+    value = body.values[given[0]]
+    name: Source = next((known for known in SOURCES if known == given[0]), OTHER_NAMES.get(given[0], "prompt"))
+    if given[0].startswith("conversation"):
+        body = _with_messages(body, given[0])
     whole_numbers = isinstance(value, list) and all(type(item) is int for item in value)
     if name == "prompt" and whole_numbers:
         name = "prompt_ids"
@@ -89,6 +107,30 @@ def _source(body: Row) -> tuple[Source, Any]:
     if not value:
         body.refuse(f"field `{given[0]}` is empty; an empty prompt has no answer")
     return name, value
+
+
+def asked_in(values: Mapping[str, Any]) -> list[str]:
+    """The fields that hold what is asked; other tools' names count only where none of ours is there."""
+    return [name for name in SOURCES if name in values] or [name for name in OTHER_NAMES if name in values]
+
+
+def _with_messages(body: Row, field_name: str) -> Row:
+    """The row with a conversation of ShareGPT's form as `messages`."""
+    messages = []
+    for number, turn in enumerate(body.items(field_name)):
+        place = f"{field_name}[{number}]"
+        if isinstance(turn, dict) and "role" in turn:
+            messages.append(turn)
+            continue
+        if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
+            body.refuse(f"field `{place}` must be an object with `from` and a text `value`")
+        role = SPEAKERS.get(str(turn.get("from")).lower())
+        if role is None:
+            body.refuse(f"field `{place}.from` is {turn.get('from')!r}; known: {', '.join(SPEAKERS)}")
+        messages.append({"role": role, "content": turn["value"]})
+    if not messages:
+        body.refuse(f"field `{field_name}` is empty; an empty prompt has no answer")
+    return Row(body.where, body.number, body.data, {**body.values, "messages": messages})
 
 
 def _hint(body: Row) -> str:
@@ -115,13 +157,14 @@ def _function(body: Row, name: str, tool: Any) -> Mapping[str, Any]:
 
 
 def _others(row: Row, body: Row) -> dict[str, Any]:
-    known = (*SOURCES, *BODIES, *RESPONSES, *NAMES[:1], "tools", "functions", "meta")
+    known = (*asked_in(row.values), *BODIES, *RESPONSES, *NAMES[:1], "tools", "functions", "meta")
     given = row.values.get("meta", {})
     if not isinstance(given, dict):
         row.refuse(f"field `meta` must be an object, not {type(given).__name__}")
     others = {key: value for key, value in row.values.items() if key not in known}
     if body is not row:
-        others["request"] = {key: value for key, value in body.values.items() if key not in (*SOURCES, "tools")}
+        sent = (*asked_in(body.values), "tools")
+        others["request"] = {key: value for key, value in body.values.items() if key not in sent}
     return {**others, **given}
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vcbench.config.paths import user_path
 from vcbench.errors import TaskError
 from vcbench.tasks.base import TaskOptions
 from vcbench.tasks.hub import hub_file, hub_rows
@@ -80,7 +81,7 @@ def file_rows(options: SourceOptions, file: str, sample: str) -> Iterator[Row]:
 
 def rows_of(path: str, sample: str) -> Iterator[Row]:
     """The rows of a local file, or of the embedded `sample` where the path is empty."""
-    return read_rows(Path(path) if path else SAMPLES / sample)
+    return read_rows(user_path(path) if path else SAMPLES / sample)
 
 
 def _some(rows: Iterator[Row], options: SourceOptions) -> Iterator[Row]:

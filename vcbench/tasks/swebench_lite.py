@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from vcbench.config.paths import user_path
 from vcbench.errors import TaskError
 from vcbench.registry import register
 from vcbench.tasks.base import (
@@ -176,7 +177,7 @@ def _text(row: Row, options: Options) -> str:
             "field `text`, the prompt, is missing; use a data set with prompts, such as "
             "princeton-nlp/SWE-bench_Lite_oracle, or name a directory of git clones as the task's `checkouts`"
         )
-    directory = Path(options.checkouts)
+    directory = user_path(options.checkouts)
     if not directory.is_dir():
         raise TaskError(f"task {NAME!r}: `checkouts` {directory} is not a directory")
     return build_text(row.text("problem_statement"), oracle_files(row, directory))

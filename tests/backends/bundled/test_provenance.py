@@ -36,23 +36,24 @@ def narrow(config: RunConfig) -> RunConfig:
 def test_where_rows_never_depend_on_their_call_nothing_is_probed(config: RunConfig) -> None:
     provenance = load_run(execute(config, console=QUIET)).provenance
 
-    assert (provenance["row_tiles"], provenance["probe"]) == ({}, None)
+    assert provenance["opened"] == {"row_tiles": {}, "probe": None}
     assert provenance["backend"]["name"] == "bundled"
 
 
 def test_the_tiles_are_those_of_the_layers_that_ran(config: RunConfig) -> None:
     provenance = load_run(execute(narrow(config), console=QUIET)).provenance
 
-    assert provenance["row_tiles"]
-    assert all(tile in PROBE_TILES for tile in provenance["row_tiles"].values())
-    assert any(shape.startswith(f"{provenance['model']['vocab_size']}x") for shape in provenance["row_tiles"])
-    assert provenance["probe"] == {"rows": list(PROBE_ROWS), "tiles": list(PROBE_TILES)}
+    tiles = provenance["opened"]["row_tiles"]
+    assert tiles
+    assert all(tile in PROBE_TILES for tile in tiles.values())
+    assert any(shape.startswith(f"{provenance['model']['vocab_size']}x") for shape in tiles)
+    assert provenance["opened"]["probe"] == {"rows": list(PROBE_ROWS), "tiles": list(PROBE_TILES)}
 
 
 def test_a_run_that_was_killed_before_the_model_was_there_records_them_when_resumed(config: RunConfig) -> None:
     path = execute(narrow(config), console=QUIET)
     whole = json.loads((path / "provenance.json").read_text())
-    begun = {key: value for key, value in whole.items() if key not in ("row_tiles", "probe")}
+    begun = {key: value for key, value in whole.items() if key != "opened"}
     (path / "provenance.json").write_text(json.dumps(begun))
     (path / "manifest.json").unlink()
     (path / "requests.jsonl").write_bytes(b"")
@@ -69,7 +70,7 @@ def test_other_tiles_than_the_recorded_ones_are_refused(config: RunConfig, monke
     (path / "requests.jsonl").write_bytes(lines[0])
     load = bundled.load
     monkeypatch.setattr(bundled, "load", lambda *given: (load(*given)[0], {"1x1": 64}))
-    with pytest.raises(RecordError, match=r"begun with row_tiles .* now it is .*choose another run name"):
+    with pytest.raises(RecordError, match=r"begun with opened .*row_tiles.* now it is .*choose another run name"):
         execute(narrow(config), console=QUIET)
 
     assert (path / "requests.jsonl").read_bytes() == lines[0]

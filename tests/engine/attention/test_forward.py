@@ -10,12 +10,12 @@ from torch import Tensor
 
 from tests.engine.reference import draw, shape_of
 from vcbench.engine.attention.cpu_codes import CodeBatch
-from vcbench.engine.attention.cpu_prerope import UnrotatedBatch
+from vcbench.engine.attention.cpu_prerope import PreRopeBatch
 from vcbench.engine.attention.forward import BatchAttention
 from vcbench.engine.codes.codebook import Codebooks, normal_float
-from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.coders import ClippedCoder, DirectionCoder, FP8Coder
-from vcbench.engine.codes.frames import GroupedHeads, Kind, Turned
+from vcbench.engine.codes.frames import GroupedHeads, Kind, Rotated
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.rotation import random_rotation
 from vcbench.engine.codes.scheme import Scheme
@@ -70,7 +70,7 @@ def turboquant(full: FullCache) -> KVCache:
     """A coder and a frame of its own for each cache, equal in content."""
     scheme = Scheme.per_token(SIZE, key_bits=4, value_bits=3, symmetric=True)
     coder = DirectionCoder(4, 3, "unbiased", SIZE, torch.device("cpu"))
-    return QuantisedCache.of_prompt(full, scheme, coder, Turned(random_rotation("hadamard", SIZE, 0)))
+    return QuantisedCache.of_prompt(full, scheme, coder, Rotated(random_rotation("hadamard", SIZE, 0)))
 
 
 def fp8(full: FullCache) -> KVCache:
@@ -86,7 +86,7 @@ BOOKS = Codebooks(
 
 
 def kvquant(full: FullCache) -> KVCache:
-    return NonuniformCache.of_prompt(full, BOOKS, ROPE, 5)
+    return CodebookCache.of_prompt(full, BOOKS, ROPE, 5)
 
 
 def rotatekv(full: FullCache) -> KVCache:
@@ -94,7 +94,7 @@ def rotatekv(full: FullCache) -> KVCache:
     order = torch.stack([torch.randperm(KV_HEADS * SIZE, generator=torch.Generator().manual_seed(n)) for n in (0, 1)])
     scheme = Scheme(key_bits=4, value_bits=2, key_axis="token", key_group=32, value_group=32, symmetric=False)
     exact = [torch.tensor([0, 3, full.tokens - 1]), torch.tensor([40])]
-    frame = GroupedHeads(ROPE, order, together=1, group=32)
+    frame = GroupedHeads(ROPE, order, joint_heads=1, group=32)
     return QuantisedCache.of_prompt(full, scheme, ClippedCoder(4, 2, 1.0), frame, exact)
 
 
@@ -149,7 +149,7 @@ def test_caches_alike_are_joined(name: str) -> None:
     made = caches(MAKES[name])
     joined = made[0].join([(cache, 1) for cache in made])
 
-    assert isinstance(joined, PageBatch | CodeBatch | UnrotatedBatch)
+    assert isinstance(joined, PageBatch | CodeBatch | PreRopeBatch)
 
 
 @pytest.mark.parametrize("name", ["int8", "channels", "turboquant"])

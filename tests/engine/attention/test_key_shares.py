@@ -48,6 +48,7 @@ def expected(q: Tensor, k: Tensor, columns: Columns, weights: Tensor) -> Tensor:
     return shares.amax(1) if columns.reduce == "highest" else shares.sum(1)
 
 
+@pytest.mark.acceptance("A-DROP-1")
 @given(
     st.integers(1, 70), st.integers(1, 3), st.sampled_from([1, 2, 3, 50]), st.integers(0, 200), st.booleans(),
     st.data(), st.integers(0, 99),
@@ -97,8 +98,8 @@ def test_threads_do_not_change_a_bit(reduce: Reduce) -> None:
     assert torch.equal(alone[1], many[1])
 
 
+@pytest.mark.acceptance("A-DROP-4")
 def test_heads_do_not_leak_into_one_another() -> None:
-    """A-DROP-4."""
     q, k, order = torch.randn(50, 6, 20), torch.randn(3, 50, 20), torch.tensor([2, 0, 1])
     moved = q.unflatten(1, (3, 2))[:, order].flatten(1, 2)
 

@@ -9,7 +9,7 @@ import torch
 
 from tests.engine.codes.test_quantised import attended, full_cache, per_token
 from tests.engine.reference import attention, draw, shape_of
-from vcbench.engine.codes.frames import Frame, GroupedHeads, Turned, grouped_hadamard
+from vcbench.engine.codes.frames import Frame, GroupedHeads, Rotated, grouped_hadamard
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.rotation import fast_hadamard, hadamard, random_rotation
 from vcbench.engine.codes.scheme import Scheme
@@ -34,9 +34,9 @@ def order(channels: int = KV_HEADS * SIZE, layers: int = 2) -> torch.Tensor:
 FRAMES: dict[str, Callable[[], Frame]] = {
     "plain": Frame,
     "plain-channels": Frame,
-    "turned": lambda: Turned(random_rotation("hadamard", SIZE, 0)),
-    "grouped-4": lambda: GroupedHeads(rope(), order(), together=4, group=64),
-    "grouped-1": lambda: GroupedHeads(rope(), order(), together=1, group=32),
+    "turned": lambda: Rotated(random_rotation("hadamard", SIZE, 0)),
+    "grouped-4": lambda: GroupedHeads(rope(), order(), joint_heads=4, group=64),
+    "grouped-1": lambda: GroupedHeads(rope(), order(), joint_heads=1, group=32),
 }
 EXACT = [torch.tensor([0, 1, 63, 64, 130]), torch.tensor([5])]
 SCHEMES = {
@@ -51,23 +51,25 @@ SCHEMES = {
 frames = pytest.mark.parametrize("name", FRAMES)
 
 
+@pytest.mark.acceptance("A-ROT-2", "A-ROT-3")
 @frames
 def test_a_frame_is_exact_both_ways(name: str) -> None:
     """A-ROT-2 and -3: with no code between, entries come back, and scores and results are those of plain entries."""
     frame = FRAMES[name]()
     k, q, v = draw(KV_HEADS, 50, SIZE), draw(HEADS, 3, SIZE, seed=1), draw(KV_HEADS, 50, SIZE, seed=2)
     for layer in range(2):
-        coded = frame.coded(frame.turned(k, "keys")[None], slice(layer, layer + 1), 7)[0]
+        coded = frame.coded(frame.rotated(k, "keys")[None], slice(layer, layer + 1), 7)[0]
         assert coded.shape == (frame.coded_shape(SHAPE)[0], 50, frame.coded_shape(SHAPE)[1])
         stored = frame.stored(coded, layer, 7)
-        torch.testing.assert_close(frame.turned_back(stored, "keys"), k, rtol=0, atol=5e-6)
-        scores = torch.einsum("hid,hjd->hij", frame.turned(q, "keys"), stored.repeat_interleave(2, 0))
+        torch.testing.assert_close(frame.rotated_back(stored, "keys"), k, rtol=0, atol=5e-6)
+        scores = torch.einsum("hid,hjd->hij", frame.rotated(q, "keys"), stored.repeat_interleave(2, 0))
         plain = torch.einsum("hid,hjd->hij", q, k.repeat_interleave(2, 0))
         torch.testing.assert_close(scores, plain, rtol=0, atol=5e-5)
-    back = frame.turned_back(frame.turned(v, "values"), "values")
+    back = frame.rotated_back(frame.rotated(v, "values"), "values")
     torch.testing.assert_close(back, v, rtol=0, atol=1e-6)
 
 
+@pytest.mark.acceptance("A-GEN-2")
 @frames
 @pytest.mark.parametrize("tokens", [1, 64, 129, 300])
 def test_attention_is_that_over_the_decoded_entries(monkeypatch: pytest.MonkeyPatch, name: str, tokens: int) -> None:
@@ -119,8 +121,8 @@ def test_exact_tokens_are_exact_and_others_are_not(name: str) -> None:
     assert cache.nbytes()["exact"] == 6 * (4 + 2 * KV_HEADS * SIZE * 4)
 
 
+@pytest.mark.acceptance("A-ROT-1")
 def test_the_fast_transform_is_the_matrix() -> None:
-    """A-ROT-1."""
     x = draw(5, 128)
 
     torch.testing.assert_close(fast_hadamard(x).double(), x.double() @ hadamard(128), rtol=0, atol=1e-5)
@@ -136,6 +138,7 @@ def test_heads_are_transformed_together() -> None:
     torch.testing.assert_close(grouped_hadamard(k, 2).double(), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.acceptance("A-Q-4")
 def test_the_error_of_pre_rope_codes_is_the_error_after_the_embedding() -> None:
     """A-Q-4: turning by position keeps the norm of an error."""
     frame = FRAMES["grouped-4"]()

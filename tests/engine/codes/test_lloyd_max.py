@@ -27,11 +27,13 @@ LEVELS = {
 """The positive half."""
 
 
+@pytest.mark.acceptance("A-TQ-1")
 @pytest.mark.parametrize(("bits", "dimensions"), MSE)
 def test_errors(bits: int, dimensions: int | None) -> None:
     assert lloyd_max(bits, dimensions).mse == pytest.approx(MSE[bits, dimensions], abs=1e-6)
 
 
+@pytest.mark.acceptance("A-TQ-1")
 @pytest.mark.parametrize(("bits", "dimensions"), LEVELS)
 def test_levels(bits: int, dimensions: int | None) -> None:
     levels = lloyd_max(bits, dimensions).levels
@@ -40,6 +42,7 @@ def test_levels(bits: int, dimensions: int | None) -> None:
     assert levels == pytest.approx(-levels[::-1])
 
 
+@pytest.mark.acceptance("A-TQ-1")
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_errors_stay_below_the_papers_bound(bits: int) -> None:
     assert lloyd_max(bits, 128).mse <= 3**0.5 * 3.14159265 / 2 * 4.0**-bits

@@ -26,9 +26,9 @@ def round_trip(x: Tensor, bits: int, *, symmetric: bool = False) -> tuple[Tensor
     return codes, steps, dequantise(codes, steps, minima, bits, symmetric=symmetric)
 
 
+@pytest.mark.acceptance("A-ACC-4")
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
 def test_every_code_survives_in_every_place(bits: int) -> None:
-    """A-ACC-4."""
     values = torch.arange(1 << bits, dtype=torch.int32)
     places = 8 * 3
     codes = torch.stack([values.roll(shift).repeat(places)[:places] for shift in range(len(values))])
@@ -81,6 +81,7 @@ def test_a_minimum_keeps_one_signed_data_as_good_as_centred_data() -> None:
     assert (back - x).pow(2).mean().item() == pytest.approx(MSE[32, 2], rel=0.015)
 
 
+@pytest.mark.acceptance("A-Q-1")
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @given(offset=st.floats(-50, 50), size=st.floats(1e-3, 100), seed=st.integers(0, 2**31))
@@ -94,8 +95,8 @@ def test_the_error_is_at_most_half_a_step(symmetric: bool, bits: int, offset: fl
     assert ((back - x).abs() <= bound).all()
 
 
+@pytest.mark.acceptance("A-Q-1")
 def test_a_grid_is_exact() -> None:
-    """A-Q-1."""
     x = torch.tensor([[0.0, 1.0, 2.0, 3.0], [-1.0, 0.0, 1.0, 5.0]])
     codes, _, back = round_trip(x, 2)
 

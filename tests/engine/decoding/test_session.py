@@ -26,6 +26,7 @@ Method = tuple[str, Any]
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
+@pytest.mark.acceptance("A-GEN-3", "A-GEN-5")
 @methods
 @pytest.mark.parametrize("name", ["one", "ragged"])
 @pytest.mark.parametrize("draft_length", DRAFT_LENGTHS)

@@ -139,6 +139,7 @@ def test_verified_tokens_are_judged_alike_however_they_were_drafted(name: str, r
     assert examples.state(drafted) == examples.state(one_by_one)
 
 
+@pytest.mark.acceptance("A-H2O-1")
 def test_sums_are_those_of_the_whole_matrix_while_nothing_is_evicted() -> None:
     """A-H2O-1, over prompt and output."""
     method = H2O(H2OOptions(budget_tokens=200))

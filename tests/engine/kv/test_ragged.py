@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +40,7 @@ def append(cache: FullCache | RaggedCache, n: int, seed: int) -> list[Tensor]:
     return out
 
 
+@pytest.mark.acceptance("A-GEN-2")
 def test_attention_is_over_each_heads_own_entries() -> None:
     """A-GEN-2, against attention in float64 over the full cache's entries, head by head."""
     counts = [[5, 70], [0, 150]]
@@ -66,6 +68,7 @@ def test_materialised_entries_are_padded_to_the_longest_head() -> None:
     assert kept[:, 2].tolist()[0] == kept[1, 4] == PROMPT
 
 
+@pytest.mark.acceptance("A-GEN-6")
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=6), st.booleans())
 def test_rolled_back_drafts_leave_nothing(rounds: list[tuple[int, int]], verified: bool) -> None:
     """A-GEN-6: drafts that are partly accepted give the same cache as appending the accepted tokens alone."""
@@ -86,8 +89,8 @@ def test_rolled_back_drafts_leave_nothing(rounds: list[tuple[int, int]], verifie
     assert all(map(torch.equal, append(drafted, 2, seed=99), append(direct, 2, seed=99)))
 
 
+@pytest.mark.acceptance("A-ACC-1")
 def test_bytes_are_those_of_the_tensors_held() -> None:
-    """A-ACC-1."""
     _, cache = ragged([[5, 70], [64, 3]])
     append(cache, 2, seed=1)
     parts = [part for layer in cache.layers for part in layer]

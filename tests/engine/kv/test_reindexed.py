@@ -38,6 +38,7 @@ def logits(decoder: Decoder, ids: list[int]) -> Tensor:
     return decoder.prefill(ids, chunk=len(ids)).first_logits
 
 
+@pytest.mark.acceptance("A-STR-2")
 @pytest.mark.parametrize("rope", [ONE_LAYER.rope, YARN], ids=["default", "yarn"])
 @pytest.mark.parametrize("prompt", [1, 2, 15, 16, 90])
 def test_decoding_is_that_of_the_tokens_held(prompt: int, rope: Rope) -> None:

@@ -245,6 +245,7 @@ def test_direct_sampling_has_the_law_of_the_softmax(name: str) -> None:
             assert abs(share - weights[token] / weights.sum()) < 1e-14
 
 
+@pytest.mark.acceptance("A-SPEC-2")
 @pytest.mark.parametrize(("name", "draft_length"), [("markov", 2), ("penalties", 1), ("penalties", 2)])
 def test_draft_and_verify_has_the_law_of_direct_sampling(name: str, draft_length: int) -> None:
     """A-SPEC-2, exactly in place of by chi-square."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from vcbench import registry
 from vcbench.backends.bundled.identity import identify
-from vcbench.backends.bundled.load import load
 from vcbench.calibration.base import Calibration, CalibrationNeed
 from vcbench.calibration.store import (
     calibration_path,
@@ -19,6 +18,7 @@ from vcbench.calibration.store import (
 )
 from vcbench.calibration.text import Samples, sample
 from vcbench.config.options import build_options
+from vcbench.config.paths import user_path
 from vcbench.config.schema import MethodConfig, ModelConfig, RunConfig
 from vcbench.errors import CalibrationError, ConfigError, Problem, UsageError
 from vcbench.models.progress import Progress, silent
@@ -38,7 +38,7 @@ def find_calibrations(config: RunConfig, files: ModelFiles) -> dict[str, Calibra
     Raises ConfigError that names each method whose calibration is missing or of no use, with the command to run.
     """
     found, problems = {}, []
-    for name in dict.fromkeys(name for cell in config.cells for name in cell.methods):
+    for name in config.used_methods:
         method = config.methods[name]
         need = needed(method)
         if need is None:
@@ -96,6 +96,7 @@ def fit_model(
     progress: Progress = silent,
 ) -> tuple[Calibration, Path]:
     """`calibrate_model` on token ids."""
+    from vcbench.backends.bundled.load import load
     from vcbench.models.instruction import InstructionWriter
     from vcbench.models.tokenizer import Tokenizer
 
@@ -129,5 +130,5 @@ def fit_model(
 def _place(need: CalibrationNeed, compressor: str, weights_sha256: str) -> Path:
     """Where a run with these options looks for the fit."""
     if need.file is not None:
-        return Path(need.file).expanduser()
+        return user_path(need.file)
     return calibration_path(compressor, need.settings, weights_sha256)

@@ -12,9 +12,14 @@ from vcbench.backends.cells import UNKNOWN, Identity
 from vcbench.backends.sources import FAULTS, code_sha256
 from vcbench.config.schema import RunConfig
 from vcbench.errors import ConfigError, Problem
+from vcbench.models.files import read_bytes
 from vcbench.models.store import ModelFiles
 
-TOKENIZER_FILES = ("tokenizer*", "chat_template*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges*")
+TOKENIZER_FILES = (
+    "tokenizer*", "chat_template*", "additional_chat_templates/*.jinja", "special_tokens_map.json", "added_tokens.json",
+    "vocab*", "merges*",
+)  # fmt: skip
+LARGEST_TOKENIZER_BYTES = 2**30
 
 
 def identify(config: RunConfig, *, planning: bool = False, fault: str | None = None) -> Identity:
@@ -45,8 +50,10 @@ def tokenizer_sha256(directory: Path) -> str:
     """Hash of every file that decides how text becomes ids: vocabulary, special tokens, chat template."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}):
-        content = path.read_bytes()
-        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+        if path.is_dir():
+            continue
+        content = read_bytes(path, largest=LARGEST_TOKENIZER_BYTES)
+        digest.update(f"{path.name} {len(content)}\n".encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""From weights on disk to the decoder that a run needs."""
+"""The model of a run, ready to decode."""
 
 from __future__ import annotations
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from vcbench import registry
 from vcbench.backends.cells import Cell, Level
 from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
+from vcbench.config.paths import user_path
 from vcbench.config.schema import DEFAULT_MIN_MATCH, RunConfig
 from vcbench.engine.decoding.session import CellSetup, Compress, LevelSetup, Lookup
 
@@ -41,7 +41,7 @@ def cell_setup(cell: Cell, config: RunConfig, compressor: Callable[[str], Compre
         levels=tuple(_level_setup(level, compressor) for level in cell.levels),
         seed=config.seed,
         full_cache=cell.config.full_cache,
-        disk_directory=Path(directory) if directory is not None else None,
+        disk_directory=user_path(directory) if directory is not None else None,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vcbench.engine.attention.cpu_prerope import UnrotatedBatch, UnrotatedCoding, key_coding
+from vcbench.engine.attention.cpu_prerope import PreRopeBatch, PreRopeCoding, key_coding
 from vcbench.engine.codes.frames import Frame
 from vcbench.engine.kernels.cpu.codes import coded_attention as coded
 from vcbench.engine.kernels.cpu.codes.coded_blocks import ValueCoding
@@ -16,10 +16,10 @@ from vcbench.engine.kernels.cpu.exact.attention import BLOCK, VISIBLE
 from vcbench.engine.kv.stores import PageBatch, Spans
 
 if TYPE_CHECKING:
-    from vcbench.engine.codes.codebook_cache import NonuniformCache
+    from vcbench.engine.codes.codebook_cache import CodebookCache
 
 
-def nonuniform_batch(parts: Sequence[tuple[NonuniformCache, int]]) -> UnrotatedBatch:
+def codebook_batch(parts: Sequence[tuple[CodebookCache, int]]) -> PreRopeBatch:
     """Caches with the same books and rotary embedding, with their rows."""
     first = parts[0][0]
     shape, books = first.shape, first.books
@@ -29,7 +29,7 @@ def nonuniform_batch(parts: Sequence[tuple[NonuniformCache, int]]) -> UnrotatedB
     values = ValueCoding(
         form=form, group=first.width, groups=1, scaled=True, centred=True, unit=np.float32(1), levels=value_levels[0]
     )
-    coding = UnrotatedCoding(
+    coding = PreRopeCoding(
         keys=lambda layer: keys._replace(levels=key_levels[layer]),
         values=lambda layer: values._replace(levels=value_levels[layer]),
         frame=Frame(),
@@ -40,10 +40,10 @@ def nonuniform_batch(parts: Sequence[tuple[NonuniformCache, int]]) -> UnrotatedB
         exceptions[:, index, :K_OUTLIERS] = cache.first.addresses()
         exceptions[:, index, K_OUTLIERS:V_OUTLIERS] = cache.k_outliers.addresses()
         exceptions[:, index, V_OUTLIERS:] = cache.v_outliers.addresses()
-    return UnrotatedBatch(shape, coding, tails, _spans(parts, tails.spans), exceptions)
+    return PreRopeBatch(shape, coding, tails, _spans(parts, tails.spans), exceptions)
 
 
-def _spans(parts: Sequence[tuple[NonuniformCache, int]], tails: Spans) -> Spans:
+def _spans(parts: Sequence[tuple[CodebookCache, int]], tails: Spans) -> Spans:
     """The tails' spans, which see tokens instead of entries, and where the codes are: [S, CODED_FIELDS]."""
     spans = np.zeros((len(parts), coded.CODED_FIELDS), np.int64)
     spans[:, : tails.shape[1]] = tails

@@ -42,7 +42,7 @@ class CodeBatch:
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Stores k, v: [n, Hk, D] in the exact tails."""
         tails = self._tails
-        kernel.write_turned(
+        kernel.write_rotated(
             k.contiguous().numpy(), v.contiguous().numpy(), self._forth, tails.spans, tails.tables,
             tails.layer_bytes(layer), tails.head_bytes, self._width,
         )  # fmt: skip

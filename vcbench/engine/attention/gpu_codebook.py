@@ -8,37 +8,37 @@ import numpy as np
 from torch import Tensor
 
 from vcbench.engine.attention.gpu_exact import TensorBatch, put_tail, put_tensor, span_of
-from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.frames import Frame
 from vcbench.engine.kernels.triton import codebook as kernel
-from vcbench.engine.kernels.triton.codebook import attend_nonuniform
+from vcbench.engine.kernels.triton.codebook import attend_codebook
 from vcbench.engine.kernels.triton.parts import Launch
 from vcbench.engine.kv.cache import Joined, KVCache
 from vcbench.engine.kv.stores import Spans
 
 
-class GpuNonuniform(TensorBatch):
+class GpuCodebook(TensorBatch):
     """Caches of equally wide codes; each has codebooks of its own."""
 
-    def __init__(self, parts: Sequence[tuple[NonuniformCache, int]]) -> None:
+    def __init__(self, parts: Sequence[tuple[CodebookCache, int]]) -> None:
         first = parts[0][0]
-        super().__init__(first.shape, nonuniform_spans(parts), Frame())
+        super().__init__(first.shape, codebook_spans(parts), Frame())
         self._bits, self._value_bytes = first.books.bits, first.v_codes.shape[-1]
         self._sparse = any(len(cache.k_outliers) or len(cache.v_outliers) for cache, _ in parts)
 
-    def _attend_turned(self, layer: int, launch: Launch, q: Tensor) -> Tensor:
-        return attend_nonuniform(launch, q, bits=self._bits, value_bytes=self._value_bytes, sparse=self._sparse)
+    def _attend_rotated(self, layer: int, launch: Launch, q: Tensor) -> Tensor:
+        return attend_codebook(launch, q, bits=self._bits, value_bytes=self._value_bytes, sparse=self._sparse)
 
 
-def join_nonuniform(parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
+def join_codebook(parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
     """Caches of equally wide codes for one pass; None if there are others."""
-    alike = [(cache, rows) for cache, rows in parts if isinstance(cache, NonuniformCache)]
+    alike = [(cache, rows) for cache, rows in parts if isinstance(cache, CodebookCache)]
     if len(alike) < len(parts) or len({cache.books.bits for cache, _ in alike}) > 1:
         return None
-    return GpuNonuniform(alike)
+    return GpuCodebook(alike)
 
 
-def nonuniform_spans(parts: Sequence[tuple[NonuniformCache, int]]) -> Spans:
+def codebook_spans(parts: Sequence[tuple[CodebookCache, int]]) -> Spans:
     """A span of each request in every layer: [L, S, fields]."""
     spans, row = [], 0
     for cache, _ in parts:  # before any address is taken: caches may share a table, and one that grows moves

@@ -21,7 +21,7 @@ from vcbench.engine.kernels.triton.rotatekv import attend_rotated
 from vcbench.engine.kv.cache import Joined, KVCache
 from vcbench.engine.kv.stores import Spans
 
-MOST_TOGETHER = 16
+MOST_JOINT_HEADS = 16
 """Heads of one transform that a kernel takes."""
 
 
@@ -35,7 +35,7 @@ class GpuCodes(TensorBatch):
         self._exact = any(len(cache.exact) for cache, _ in parts)
         self._sketch = blocked(first.coder.sketch.back.mT) if isinstance(first, SketchedCache) else None
 
-    def _attend_turned(self, layer: int, launch: Launch, q: Tensor) -> Tensor:
+    def _attend_rotated(self, layer: int, launch: Launch, q: Tensor) -> Tensor:
         projected = None if self._sketch is None else product(q, self._sketch)
         return attend_codes(launch, q, self._keys, self._values, exact=self._exact, projected=projected)
 
@@ -45,13 +45,13 @@ class GpuRotated(TensorBatch):
 
     def __init__(self, parts: Sequence[tuple[QuantisedCache, int]], frame: GroupedHeads) -> None:
         first = parts[0][0]
-        super().__init__(first.shape, rotated_spans(parts), frame, frame.together)
+        super().__init__(first.shape, rotated_spans(parts), frame, frame.joint_heads)
         self._keys, self._values = coding(first, "keys"), coding(first, "values")
         self._exact = any(len(cache.exact) for cache, _ in parts)
         half = first.shape.head_dim // 2
         self._hadamard = (hadamard(half) * half**0.5).round().to(first.shape.dtype).to(first.shape.device)
 
-    def _attend_turned(self, layer: int, launch: Launch, q: Tensor) -> Tensor:
+    def _attend_rotated(self, layer: int, launch: Launch, q: Tensor) -> Tensor:
         return attend_rotated(launch, q, self._hadamard, self._keys, self._values, exact=self._exact)
 
 
@@ -62,7 +62,7 @@ def join_codes(parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
     if first is None or len(alike) < len(parts) or not all(_as(cache, first) for cache, _ in alike):
         return None
     if isinstance(first.frame, GroupedHeads):
-        large = first.shape.head_dim >= triton_rotated.LEAST_HEAD and first.frame.together <= MOST_TOGETHER
+        large = first.shape.head_dim >= triton_rotated.LEAST_HEAD and first.frame.joint_heads <= MOST_JOINT_HEADS
         return GpuRotated(alike, first.frame) if large else None
     return GpuCodes(alike)
 
@@ -70,7 +70,7 @@ def join_codes(parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
 def _as(cache: QuantisedCache, other: QuantisedCache) -> bool:
     same = type(cache) is type(other) and cache.scheme == other.scheme and cache.coder.same_as(other.coder)
     if isinstance(cache.frame, GroupedHeads) and isinstance(other.frame, GroupedHeads):
-        return same and cache.frame.together == other.frame.together
+        return same and cache.frame.joint_heads == other.frame.joint_heads
     return same and cache.frame.same_as(other.frame)
 
 

@@ -28,29 +28,29 @@ ALIGNMENT = 16
 class TensorBatch(Joined):
     """Caches whose new tokens go to exact tails; valid while none of them commits or grows."""
 
-    def __init__(self, shape: KVShape, spans: Spans, frame: Frame, together: int = 1) -> None:
-        """spans: [L, S, fields]; see `kernels.triton.parts`. together: KV heads that are met together."""
+    def __init__(self, shape: KVShape, spans: Spans, frame: Frame, joint_heads: int = 1) -> None:
+        """spans: [L, S, fields]; see `kernels.triton.parts`. joint_heads: KV heads that are met together."""
         self._shape, self._frame = shape, frame
         on_device = torch.from_numpy(spans).to(shape.device)
         group = shape.n_heads // shape.n_kv_heads
-        self._launches = [Launch(*layer, group, together) for layer in zip(spans, on_device, strict=True)]
+        self._launches = [Launch(*layer, group, joint_heads) for layer in zip(spans, on_device, strict=True)]
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        write_rows(self._launches[layer], self._frame.turned(k, "keys"), self._frame.turned(v, "values"))
+        write_rows(self._launches[layer], self._frame.rotated(k, "keys"), self._frame.rotated(v, "values"))
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        mixed = self._attend_turned(layer, self._launches[layer], self._frame.turned(q, "keys"))
-        return self._frame.turned_back(mixed, "values")
+        mixed = self._attend_rotated(layer, self._launches[layer], self._frame.rotated(q, "keys"))
+        return self._frame.rotated_back(mixed, "values")
 
     @abstractmethod
-    def _attend_turned(self, layer: int, launch: Launch, q: Tensor) -> Tensor:
+    def _attend_rotated(self, layer: int, launch: Launch, q: Tensor) -> Tensor:
         """Attention of q: [n, H, D] in the coordinates in which entries are stored."""
 
 
 class ExactBatch(TensorBatch):
     """Kept entries."""
 
-    def _attend_turned(self, layer: int, launch: Launch, q: Tensor) -> Tensor:
+    def _attend_rotated(self, layer: int, launch: Launch, q: Tensor) -> Tensor:
         return attend_exact(launch, q)
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from vcbench.engine.attention.cpu_codebook import nonuniform_batch
+from vcbench.engine.attention.cpu_codebook import codebook_batch
 from vcbench.engine.attention.device import on_gpu
 from vcbench.engine.codes.codebook import TIE_SLACK, Codebooks, as_stored, channel_limits, value_ranges
 from vcbench.engine.codes.coded_cache import grown
@@ -32,7 +32,7 @@ from vcbench.engine.rope import RopeTable
 _BULK_TOKENS = 1024
 
 
-class NonuniformCache(KVCache):
+class CodebookCache(KVCache):
     """Codes for every complete block of 64 committed tokens; the rest in exact pages, page 0 holding position `done`.
 
     A block's exact page would be held until the block is complete in any case, so nothing is coded before.
@@ -63,7 +63,7 @@ class NonuniformCache(KVCache):
             self.k_offsets, self.k_ranges = books.offsets, books.ranges
 
     @classmethod
-    def of_prompt(cls, full: FullCache, books: Codebooks, rope: RopeTable, sinks: int) -> NonuniformCache:
+    def of_prompt(cls, full: FullCache, books: Codebooks, rope: RopeTable, sinks: int) -> CodebookCache:
         """Everything that a full cache has committed."""
         cache = cls(full.shape, books, rope, sinks)
         tokens = full.committed
@@ -106,7 +106,7 @@ class NonuniformCache(KVCache):
         for layer in range(self.shape.n_layers):
             for at in range(start, stop, _BULK_TOKENS):
                 k, v = source.read_range(layer, at - self.done, min(stop, at + _BULK_TOKENS) - self.done)
-                self._encode_keys(layer, at, self.rope.blocks.unrotated(k, at))
+                self._encode_keys(layer, at, self.rope.blocks.pre_rope(k, at))
                 self._encode_values(layer, at, v.float())
         self.done = stop
 
@@ -116,7 +116,7 @@ class NonuniformCache(KVCache):
         skipped = self.sinks if start == 0 and self.sinks < stop else 0
         for layer in range(self.shape.n_layers):
             k, _ = source.read_range(layer, start - self.done + skipped, stop - self.done)
-            keys = self.rope.blocks.unrotated(k, start + skipped).transpose(0, 1).flatten(1)
+            keys = self.rope.blocks.pre_rope(k, start + skipped).transpose(0, 1).flatten(1)
             low, high = channel_limits(keys.sort(dim=0).values, self.books.outliers)
             found.append(as_stored((high + low) / 2, (high - low) / 2))
         size = (self.shape.n_kv_heads, self.shape.head_dim)
@@ -159,22 +159,22 @@ class NonuniformCache(KVCache):
 
     def join(self, parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
         if on_gpu(self.shape.device):
-            from vcbench.engine.attention.gpu_codebook import join_nonuniform
+            from vcbench.engine.attention.gpu_codebook import join_codebook
 
-            return join_nonuniform(parts)
-        alike = [(cache, rows) for cache, rows in parts if isinstance(cache, NonuniformCache) and cache._reads_as(self)]
+            return join_codebook(parts)
+        alike = [(cache, rows) for cache, rows in parts if isinstance(cache, CodebookCache) and cache._reads_as(self)]
         if len(alike) < len(parts):
             return None
         for cache, rows in alike:
             cache.tail.reserve(cache.tokens - cache.done + rows)
-        return nonuniform_batch(alike)
+        return codebook_batch(alike)
 
     def page_tail(self) -> PagedStore:
         """The exact tail of a cache on CPU."""
         assert isinstance(self.tail, PagedStore)
         return self.tail
 
-    def _reads_as(self, other: NonuniformCache) -> bool:
+    def _reads_as(self, other: CodebookCache) -> bool:
         """Whether one kernel call can read both caches; each may have key ranges, outliers and first tokens its own."""
         paged = isinstance(self.tail, PagedStore) and isinstance(other.tail, PagedStore)
         return paged and self.rope is other.rope and self.books.same_as(other.books)

@@ -12,7 +12,7 @@ from vcbench.engine.codes.coders import Coder, UniformCoder
 from vcbench.engine.codes.frames import Frame
 from vcbench.engine.codes.packing import BYTE, pack, unpack
 from vcbench.engine.codes.scheme import Scheme
-from vcbench.engine.kernels.cpu.codes import tiled_attention as framed
+from vcbench.engine.kernels.cpu.codes import tiled_attention as tiled
 from vcbench.engine.kernels.cpu.codes.tiles import level_table
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.engine.kernels.cpu.simd import LANES
@@ -104,10 +104,10 @@ class CodedCache(KVCache):
         padded = torch.nn.functional.pad(codes.flatten(3), (0, self.width - v.shape[3]))
         self.v_codes.flatten(2, 3)[layers, :, start : start + n] = pack(padded, s.value_bits)
 
-    def _key_codes(self, layer: int) -> framed.KeyCodes:
+    def _key_codes(self, layer: int) -> tiled.KeyCodes:
         s = self.scheme
         form, levels = level_table(self.coder.levels("keys").numpy(), s.key_bits, s.symmetric)
-        return framed.KeyCodes(
+        return tiled.KeyCodes(
             codes=self.k_codes[layer].numpy(),
             steps=half_bits(self.k_steps[layer]),
             minima=half_bits(self.k_minima[layer]),
@@ -118,10 +118,10 @@ class CodedCache(KVCache):
             done=self.keys_done,
         )
 
-    def _value_codes(self, layer: int) -> framed.ValueCodes:
+    def _value_codes(self, layer: int) -> tiled.ValueCodes:
         s = self.scheme
         form, levels = level_table(self.coder.levels("values").numpy(), s.value_bits, s.symmetric)
-        return framed.ValueCodes(
+        return tiled.ValueCodes(
             codes=self.v_codes[layer].numpy(),
             steps=half_bits(self.v_steps[layer].flatten(1)),
             minima=half_bits(self.v_minima[layer].flatten(1)),

@@ -104,7 +104,7 @@ class FP8Coder(Coder):
 class DirectionCoder(Coder):
     """TurboQuant: a vector is a norm and a direction, whose coordinates take the nearest Lloyd-Max level.
 
-    The levels are those of random directions, which a `frames.Turned` with a random rotation makes of any vector.
+    The levels are those of random directions, which a `frames.Rotated` with a random rotation makes of any vector.
 
     What is stored as the norm makes up for the levels' shrinkage as `rule` says: the norm itself (plain), the norm over
     that of the levels (norm), or what makes <x, x^> = |x|^2 (unbiased). The bytes are the same.

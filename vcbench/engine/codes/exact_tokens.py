@@ -44,8 +44,8 @@ class ExactTokens:
         for layer, chosen in enumerate(positions):
             k, v = full.store.read(layer, chosen.expand(full.shape.n_kv_heads, -1))
             _, keys, values = made.of_layer(layer)
-            keys.copy_(frame.turned(k, "keys"))
-            values.copy_(frame.turned(v, "values"))
+            keys.copy_(frame.rotated(k, "keys"))
+            values.copy_(frame.rotated(v, "values"))
         return made
 
     @classmethod

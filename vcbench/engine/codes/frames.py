@@ -1,6 +1,6 @@
 """In what coordinates a quantised cache stores entries and codes keys.
 
-A stored entry is what attention meets: queries are turned as keys are, results are turned back as values are. A coded
+A stored entry is what attention meets: queries are rotated as keys are, results are rotated back as values are. A coded
 key is what becomes codes: it may be taken back to before its rotary embedding, which codes it in place of the stored
 one and is done again on reading.
 """
@@ -29,20 +29,20 @@ class Frame:
     plain = True
     """Whether coded keys are the stored ones."""
 
-    def turned(self, x: Tensor, kind: Kind) -> Tensor:
-        """x: [..., D] as it is stored; queries are turned as keys."""
+    def rotated(self, x: Tensor, kind: Kind) -> Tensor:
+        """x: [..., D] as it is stored; queries are rotated as keys."""
         return x
 
     def same_as(self, other: Frame) -> bool:
         """Whether entries are stored alike in both; False where that would have to be worked out."""
         return self is other or type(self) is type(other) is Frame
 
-    def turned_back(self, x: Tensor, kind: Kind) -> Tensor:
-        """The inverse of `turned`; results of attention are turned back as values."""
+    def rotated_back(self, x: Tensor, kind: Kind) -> Tensor:
+        """The inverse of `rotated`; results of attention are rotated back as values."""
         return x
 
     def matrices(self) -> tuple[Tensor, Tensor]:
-        """What `turned` and `turned_back` multiply each head by, as `kernels.cpu.matmul` takes it; empty if by nothing.
+        """What `rotated` and `rotated_back` multiply each head by, as `kernels.cpu.matmul` takes it; else empty.
 
         Asked for where `plain`.
         """
@@ -65,19 +65,19 @@ class Frame:
         return []
 
 
-class Turned(Frame):
-    """Keys and values turned by one orthogonal matrix, [D, D]: scores stay as they are and codes are never undone."""
+class Rotated(Frame):
+    """Keys and values rotated by one orthogonal matrix, [D, D]: scores stay as they are and codes are never undone."""
 
     def __init__(self, rotation: Tensor) -> None:
         self._forth, self._back = blocked(rotation), blocked(rotation.mT)
 
-    def turned(self, x: Tensor, kind: Kind) -> Tensor:
+    def rotated(self, x: Tensor, kind: Kind) -> Tensor:
         return product(x, self._forth)
 
     def same_as(self, other: Frame) -> bool:
-        return self is other or (isinstance(other, Turned) and torch.equal(self._forth, other._forth))
+        return self is other or (isinstance(other, Rotated) and torch.equal(self._forth, other._forth))
 
-    def turned_back(self, x: Tensor, kind: Kind) -> Tensor:
+    def rotated_back(self, x: Tensor, kind: Kind) -> Tensor:
         return product(x, self._back)
 
     def matrices(self) -> tuple[Tensor, Tensor]:
@@ -88,39 +88,39 @@ class Turned(Frame):
 
 
 class GroupedHeads(Frame):
-    """RotateKV's (arXiv 2501.16383): pre-RoPE keys of `together` heads pass one Hadamard transform, all channels of the
-    layer are then put in an order of the calibration's and cut into groups. Values are turned head by head.
+    """RotateKV's (arXiv 2501.16383): pre-RoPE keys of `joint_heads` heads pass one Hadamard transform, all channels of
+    the layer are then put in an order of the calibration's and cut into groups. Values are rotated head by head.
 
     The embedding is taken off the stored keys in float32: exact but for rounding.
     """
 
     plain = False
 
-    def __init__(self, rope: RopeTable, order: Tensor, *, together: int, group: int) -> None:
+    def __init__(self, rope: RopeTable, order: Tensor, *, joint_heads: int, group: int) -> None:
         """order: [L, Hk * D], for each coded channel the transformed one that it is; a permutation in each layer."""
-        self.rope, self.together, self.group = rope, together, group
+        self.rope, self.joint_heads, self.group = rope, joint_heads, group
         self._order = order.to(torch.int32)
         self.origin = order.long().argsort(dim=1).to(torch.int32)
         """[L, Hk * D], for each transformed channel the coded one."""
         self._rotation = blocked(hadamard(2 * rope.cos.shape[1]).float().to(order.device))
 
-    def turned(self, x: Tensor, kind: Kind) -> Tensor:
+    def rotated(self, x: Tensor, kind: Kind) -> Tensor:
         return x if kind == "keys" else product(x, self._rotation)
 
     def same_as(self, other: Frame) -> bool:
         if not isinstance(other, GroupedHeads):
             return False
-        alike = (self.rope, self.together, self.group) == (other.rope, other.together, other.group)
+        alike = (self.rope, self.joint_heads, self.group) == (other.rope, other.joint_heads, other.group)
         return self is other or (alike and torch.equal(self._order, other._order))
 
-    def turned_back(self, x: Tensor, kind: Kind) -> Tensor:
-        return self.turned(x, kind)
+    def rotated_back(self, x: Tensor, kind: Kind) -> Tensor:
+        return self.rotated(x, kind)
 
     def coded_shape(self, shape: KVShape) -> tuple[int, int]:
         return shape.n_kv_heads * shape.head_dim // self.group, self.group
 
     def coded(self, k: Tensor, layers: slice, start: int) -> Tensor:
-        channels = grouped_hadamard(self.rope.blocks.unrotated(k, start), self.together)
+        channels = grouped_hadamard(self.rope.blocks.pre_rope(k, start), self.joint_heads)
         order = self._order[layers].long()[:, None].expand(channels.shape)
         groups: Tensor = channels.gather(2, order).unflatten(2, (-1, self.group))
         return groups.transpose(1, 2)
@@ -129,19 +129,19 @@ class GroupedHeads(Frame):
         channels = x.transpose(0, 1).flatten(1)[:, self.origin[layer].long()]
         size = 2 * self.rope.cos.shape[1]
         heads = channels.unflatten(1, (-1, size)).transpose(0, 1)
-        plain = grouped_hadamard(heads, self.together).unflatten(1, (-1, size)).transpose(0, 1)
+        plain = grouped_hadamard(heads, self.joint_heads).unflatten(1, (-1, size)).transpose(0, 1)
         return self.rope.blocks.rotated(plain, start)
 
     def tensors(self) -> list[Tensor]:
         return [self._order, self.origin, self._rotation]
 
 
-def grouped_hadamard(k: Tensor, together: int) -> Tensor:
-    """k: [..., Hk, n, D], each `together` heads of a token through one normalised Hadamard transform.
+def grouped_hadamard(k: Tensor, joint_heads: int) -> Tensor:
+    """k: [..., Hk, n, D], each `joint_heads` heads of a token through one normalised Hadamard transform.
 
     Returns [..., n, Hk * D], float32. Its own inverse but for the layout.
     """
-    tokens: Tensor = k.transpose(-2, -3).float().unflatten(-2, (-1, together))
+    tokens: Tensor = k.transpose(-2, -3).float().unflatten(-2, (-1, joint_heads))
     channels: Tensor = fast_hadamard(tokens.flatten(-2)).flatten(-2)
     return channels
 

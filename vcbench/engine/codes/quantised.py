@@ -16,7 +16,7 @@ from vcbench.engine.codes.coders import Coder
 from vcbench.engine.codes.exact_tokens import ExactTokens
 from vcbench.engine.codes.frames import Frame
 from vcbench.engine.codes.scheme import Scheme
-from vcbench.engine.kernels.cpu.codes import tiled_attention as framed
+from vcbench.engine.kernels.cpu.codes import tiled_attention as tiled
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.engine.kv.cache import FullCache, Joined, KVCache
 from vcbench.engine.kv.query_log import QueryLog
@@ -59,7 +59,7 @@ class QuantisedCache(CodedCache):
         for layer in range(full.shape.n_layers):
             for start in range(0, tokens, _BULK_TOKENS):
                 stop = min(tokens, start + _BULK_TOKENS)
-                k, v = cache._turned(full.store, layer, start, stop)
+                k, v = cache._rotated(full.store, layer, start, stop)
                 cache._encode_keys(slice(layer, layer + 1), start, k[None, :, : max(0, keys - start)])
                 cache._encode_values(slice(layer, layer + 1), start, v[None, :, : max(0, values - start)])
         cache.keys_done, cache.values_done = keys, values
@@ -68,25 +68,25 @@ class QuantisedCache(CodedCache):
         cache.tokens = cache.committed = tokens
         return cache
 
-    def _turned(self, source: ExactStore, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    def _rotated(self, source: ExactStore, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """k, v: [Hk, stop - start, D] of a store of plain entries, as they are stored here."""
         k, v = source.read_range(layer, start, stop)
-        return self.frame.turned(k, "keys"), self.frame.turned(v, "values")
+        return self.frame.rotated(k, "keys"), self.frame.rotated(v, "values")
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         entry = self.tokens - self.tail_start
-        self.tail.write(layer, entry, self.frame.turned(k, "keys"), self.frame.turned(v, "values"))
+        self.tail.write(layer, entry, self.frame.rotated(k, "keys"), self.frame.rotated(v, "values"))
 
     def _copy_exact(self, source: ExactStore, start: int, stop: int) -> None:
         """Takes the exact entries of positions start .. stop - 1 from a store of plain ones."""
         for layer in range(self.shape.n_layers):
-            k, v = self._turned(source, layer, start, stop)
+            k, v = self._rotated(source, layer, start, stop)
             self.tail.write(layer, start - self.tail_start, k.transpose(0, 1), v.transpose(0, 1))
 
     def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
         first = self.committed - self.tail_start
         k, v = self.tail.read_range(layer, first, first + count)
-        return self.frame.turned_back(k, "keys"), self.frame.turned_back(v, "values")
+        return self.frame.rotated_back(k, "keys"), self.frame.rotated_back(v, "values")
 
     def settle(self, count: int, queries: QueryLog | None) -> None:
         keys = self.scheme.quantised_keys(self.tokens)
@@ -142,10 +142,10 @@ class QuantisedCache(CodedCache):
         joined = self.join([(self, q.shape[0])])
         if joined is not None:
             return joined.attend(layer, q)
-        mixed = self._attend_turned(layer, self.frame.turned(q, "keys"))
-        return self.frame.turned_back(mixed, "values")
+        mixed = self._attend_rotated(layer, self.frame.rotated(q, "keys"))
+        return self.frame.rotated_back(mixed, "values")
 
-    def _attend_turned(self, layer: int, q: Tensor) -> Tensor:
+    def _attend_rotated(self, layer: int, q: Tensor) -> Tensor:
         if isinstance(self.tail, PagedStore):
             return self._attend_pages(self.tail, layer, q)
         last = self.tokens + q.shape[0]
@@ -162,17 +162,17 @@ class QuantisedCache(CodedCache):
         n, heads = q.shape[0], self.shape.n_kv_heads
         out = torch.empty((n, heads, self.shape.n_heads // heads, self.shape.head_dim))
         keys, values = self._key_codes(layer), self._value_codes(layer)
-        pages = framed.Pages(tail.table(), self.tail_start // BLOCK, *tail.layout(layer))
+        pages = tiled.Pages(tail.table(), self.tail_start // BLOCK, *tail.layout(layer))
         rows, result = q.contiguous().numpy(), out.numpy()
-        sketch, exact = self._sketch(layer), framed.ExactEntries(*(x.numpy() for x in self.exact.of_layer(layer)))
-        framed.attend_framed(
+        sketch, exact = self._sketch(layer), tiled.ExactEntries(*(x.numpy() for x in self.exact.of_layer(layer)))
+        tiled.attend_tiled(
             numba.get_num_threads(), rows, keys, values, sketch, exact, pages, self.tokens + 1, self.width, result
         )
         return out.view(n, self.shape.n_heads, self.shape.head_dim)
 
-    def _sketch(self, layer: int) -> framed.Sketch:
+    def _sketch(self, layer: int) -> tiled.Sketch:
         """What is kept of the keys besides their codes: nothing here."""
-        return framed.NO_SKETCH
+        return tiled.NO_SKETCH
 
     def _chunk(self, layer: int, start: int, last: int) -> tuple[Tensor, Tensor]:
         """k, v: [Hk, CHUNK, D] of positions from `start`, zeros from `last` on; the torch form of attention's input."""
@@ -196,7 +196,7 @@ class QuantisedCache(CodedCache):
 
     def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         k, v = self._dense(layer, 0, self.tokens)
-        k, v = self.frame.turned_back(k, "keys"), self.frame.turned_back(v, "values")
+        k, v = self.frame.rotated_back(k, "keys"), self.frame.rotated_back(v, "values")
         return k, v, torch.arange(self.tokens).expand(self.shape.n_kv_heads, -1)
 
     def nbytes(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ from vcbench.engine.codes.coders import DirectionCoder, ScaleRule
 from vcbench.engine.codes.frames import blocked, product
 from vcbench.engine.codes.packing import BYTE, HALF_MAX
 from vcbench.engine.codes.quantised import QuantisedCache
-from vcbench.engine.kernels.cpu.codes import tiled_attention as framed
+from vcbench.engine.kernels.cpu.codes import tiled_attention as tiled
 from vcbench.engine.kernels.cpu.codes.tiles import level_table
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 
@@ -94,10 +94,10 @@ class SketchedCache(QuantisedCache):
     def _codes_alone(self) -> bool:
         return False
 
-    def _sketch(self, layer: int) -> framed.Sketch:
+    def _sketch(self, layer: int) -> tiled.Sketch:
         sketch = self.coder.sketch
         _, levels = level_table(sketch.levels.numpy(), SIGN_BITS, False)
-        return framed.Sketch(self.k_signs[layer].numpy(), half_bits(self.k_norms[layer]), levels, sketch.back.numpy())
+        return tiled.Sketch(self.k_signs[layer].numpy(), half_bits(self.k_norms[layer]), levels, sketch.back.numpy())
 
     def nbytes(self) -> dict[str, int]:
         held = super().nbytes()

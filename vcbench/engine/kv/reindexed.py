@@ -17,7 +17,7 @@ class ReindexedCache(WindowCache):
 
     Rotary attention sees differences of positions alone, and those between the query and the window's tokens are the
     same either way: only the sinks move up, by as many positions as tokens were evicted. Their keys are kept as they
-    were before the rotary embedding and turned anew when that number changes, which it does at commits.
+    were before the rotary embedding and rotated anew when that number changes, which it does at commits.
     """
 
     constants: ClassVar[tuple[str, ...] | None] = ("_rope",)
@@ -38,7 +38,7 @@ class ReindexedCache(WindowCache):
         super()._take(source, start, count)
         if known < min(self.sinks, self.committed):
             keys, _ = self._sinks(known)
-            self.sink_keys = torch.cat([self.sink_keys, self._rope.unrotated(keys, known)], dim=2)
+            self.sink_keys = torch.cat([self.sink_keys, self._rope.pre_rope(keys, known)], dim=2)
         if self.evicted() != before:
             self._move_sinks()
 

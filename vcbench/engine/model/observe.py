@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vcbench.engine.kv.cache import EntryCache
 from vcbench.engine.kv.stores import KVShape
-from vcbench.engine.rope import unrotated
+from vcbench.engine.rope import pre_rope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Statistic(ABC, Generic[ResultT]):
         """Nothing gathered yet, for a prompt of `tokens` tokens."""
 
 
-def unrotate(x: Tensor, start: int, cos: Tensor, sin: Tensor) -> Tensor:
+def pre_rope_rows(x: Tensor, start: int, cos: Tensor, sin: Tensor) -> Tensor:
     """What rotating turned into x: [n, heads, D] at positions from `start` on; float32."""
     span = slice(start, start + x.shape[0])
-    return unrotated(x, cos[span, None], sin[span, None])
+    return pre_rope(x, cos[span, None], sin[span, None])

@@ -11,9 +11,9 @@ import torch
 from tests.engine.codes.test_quantised import full_cache, per_channel, per_token
 from tests.engine.reference import draw, shape_of
 from vcbench.engine.codes.codebook import Codebooks, normal_float
-from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.coders import ClippedCoder, DirectionCoder, FP8Coder
-from vcbench.engine.codes.frames import GroupedHeads, Turned
+from vcbench.engine.codes.frames import GroupedHeads, Rotated
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.rotation import random_rotation
 from vcbench.engine.codes.scheme import Scheme
@@ -78,7 +78,7 @@ def directions(key_bits: int, value_bits: int) -> Make:
     def make(full: FullCache) -> KVCache:
         size = full.shape.head_dim
         scheme = Scheme.per_token(size, key_bits=key_bits, value_bits=value_bits, symmetric=True)
-        frame = Turned(random_rotation("qr", size, 0).to(DEVICE))
+        frame = Rotated(random_rotation("qr", size, 0).to(DEVICE))
         coder = DirectionCoder(key_bits, value_bits, "unbiased", size, DEVICE)
         return QuantisedCache.of_prompt(full, scheme, coder, frame)
 
@@ -92,7 +92,7 @@ def sketched(key_bits: int) -> Make:
         size = full.shape.head_dim
         scheme = Scheme.per_token(size, key_bits=key_bits, value_bits=4, symmetric=True)
         coder = SketchingCoder(key_bits, 4, "plain", size, DEVICE, 1)
-        return SketchedCache.of_prompt(full, scheme, coder, Turned(random_rotation("qr", size, 0).to(DEVICE)))
+        return SketchedCache.of_prompt(full, scheme, coder, Rotated(random_rotation("qr", size, 0).to(DEVICE)))
 
     return make
 
@@ -109,7 +109,7 @@ def rope(full: FullCache) -> RopeTable:
     return RopeTable(Rope(theta=1000.0), full.shape.head_dim, DEVICE)
 
 
-def rotated(bits: int, together: int, group: int, sinks: int) -> Make:
+def rotated(bits: int, joint_heads: int, group: int, sinks: int) -> Make:
     """RotateKV's, channels in a random order."""
 
     def make(full: FullCache) -> KVCache:
@@ -117,7 +117,7 @@ def rotated(bits: int, together: int, group: int, sinks: int) -> Make:
         channels = s.n_kv_heads * s.head_dim
         generator = torch.Generator().manual_seed(1)
         order = torch.stack([torch.randperm(channels, generator=generator) for _ in range(s.n_layers)])
-        frame = GroupedHeads(rope(full), order.to(DEVICE), together=together, group=group)
+        frame = GroupedHeads(rope(full), order.to(DEVICE), joint_heads=joint_heads, group=group)
         scheme = replace(per_token(bits, group, symmetric=False, value_group=min(group, s.head_dim)), key_flush=1)
         exact = [torch.tensor([0, 5, 70 + layer], device=DEVICE)[:sinks] for layer in range(s.n_layers)]
         exact = [positions[positions < full.tokens] for positions in exact]
@@ -133,7 +133,7 @@ def nonuniform(bits: int, outliers: float, sinks: int) -> Make:
         levels = normal_float(bits).to(DEVICE).expand(full.shape.n_layers, -1).contiguous()
         tables = {"keys": levels, "values": levels}
         books = Codebooks(bits=bits, levels=tables, decoded=tables, offsets=None, ranges=None, outliers=outliers)
-        return NonuniformCache.of_prompt(full, books, rope(full), sinks)
+        return CodebookCache.of_prompt(full, books, rope(full), sinks)
 
     return make
 

@@ -13,11 +13,11 @@ pytest.importorskip("triton", reason="Triton is installed on Linux alone")
 from tests.engine.kernels.triton.gpu_caches import DEVICE, KINDS, as_on_gpu, prompt, queries, shape, write
 from tests.engine.reference import attention
 from vcbench.engine.attention.forward import BatchAttention
-from vcbench.engine.attention.gpu_codebook import nonuniform_spans
+from vcbench.engine.attention.gpu_codebook import codebook_spans
 from vcbench.engine.attention.gpu_codes import rotated_spans
-from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.quantised import QuantisedCache
-from vcbench.engine.kernels.triton import codebook as triton_nonuniform
+from vcbench.engine.kernels.triton import codebook as triton_codebook
 from vcbench.engine.kernels.triton import rotatekv as triton_rotated
 from vcbench.engine.kernels.triton.parts import LEAST_SPLIT, MOST_SPLITS, split_tokens
 from vcbench.engine.kv.cache import FullCache, KVCache
@@ -186,8 +186,8 @@ def test_requests_that_share_rotary_tables_point_into_the_same_ones(monkeypatch:
         spans = rotated_spans([(cache, 1) for cache in caches if isinstance(cache, QuantisedCache)])
         fields = triton_rotated.COS.value, triton_rotated.SIN.value
     else:
-        spans = nonuniform_spans([(cache, 1) for cache in caches if isinstance(cache, NonuniformCache)])
-        fields = triton_nonuniform.COS.value, triton_nonuniform.SIN.value
+        spans = codebook_spans([(cache, 1) for cache in caches if isinstance(cache, CodebookCache)])
+        fields = triton_codebook.COS.value, triton_codebook.SIN.value
 
     assert spans.shape[1] == 2
     for field, table in zip(fields, shared.blocks.by_position(1100), strict=True):

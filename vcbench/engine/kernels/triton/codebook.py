@@ -53,7 +53,7 @@ OWN = 28
 """Fields beside the common ones."""
 
 
-def attend_nonuniform(launch: Launch, q: Tensor, *, bits: int, value_bytes: int, sparse: bool) -> Tensor:
+def attend_codebook(launch: Launch, q: Tensor, *, bits: int, value_bytes: int, sparse: bool) -> Tensor:
     """Attention of q: [n, H, D], token i over positions below VISIBLE + i; returns [n, H, D].
 
     value_bytes: of the codes of one token's values in a head. sparse: whether any span has outliers.
@@ -165,13 +165,13 @@ def _attend(  # type: ignore[no-untyped-def]
             span, head, block, index, high, readable_half, ahead, DEPTH, BLOCK, BITS, KEY_BYTES, SPARSE, OUTLIERS
         )
         at = position[None, :] * (DEPTH // 2) + low[:, None]
-        turned = coded[None, :] & half[:, None]
-        cos = tl.load(aligned(address(span, COS, tl.float32)) + at, mask=turned, other=0.0)
-        sin = tl.load(aligned(address(span, SIN, tl.float32)) + at, mask=turned, other=0.0)
-        key = tl.where(turned, a * cos - b * sin, 0.0)
+        rotated = coded[None, :] & half[:, None]
+        cos = tl.load(aligned(address(span, COS, tl.float32)) + at, mask=rotated, other=0.0)
+        sin = tl.load(aligned(address(span, SIN, tl.float32)) + at, mask=rotated, other=0.0)
+        key = tl.where(rotated, a * cos - b * sin, 0.0)
         key += tl.trans(exact_half(tail_keys, first_keys, position, stored, early, tail_start, low, half, DEPTH))
         scores = tl.dot(query_low, key.to(operand), input_precision="ieee")
-        key = tl.where(turned, b * cos + a * sin, 0.0)
+        key = tl.where(rotated, b * cos + a * sin, 0.0)
         key += tl.trans(exact_half(tail_keys, first_keys, position, stored, early, tail_start, high, half, DEPTH))
         scores += tl.dot(query_high, key.to(operand), input_precision="ieee")
         highest, weights, shrink = weigh(scores * scale, position[None, :] < limit[:, None], highest)

@@ -48,13 +48,13 @@ class Launch:
     spans: [S, fields] int64 on the CPU, and the same on the device.
     """
 
-    def __init__(self, spans: Any, on_device: Tensor, group: int, together: int = 1) -> None:
-        """group: query heads of one KV head. together: KV heads of one program."""
-        self.spans, self.group, self.together = on_device, group, together
+    def __init__(self, spans: Any, on_device: Tensor, group: int, joint_heads: int = 1) -> None:
+        """group: query heads of one KV head. joint_heads: KV heads of one program."""
+        self.spans, self.group, self.joint_heads = on_device, group, joint_heads
         self.fields = spans.shape[1]
         last = spans[:, VISIBLE.value] + spans[:, TOKENS.value] - 1
-        self.heads = int(spans[:, HEADS.value].max()) // together
-        self.tiles = triton.cdiv(int(spans[:, TOKENS.value].max()) * group * together, ROWS)
+        self.heads = int(spans[:, HEADS.value].max()) // joint_heads
+        self.tiles = triton.cdiv(int(spans[:, TOKENS.value].max()) * group * joint_heads, ROWS)
         self.splits = int((-(-last // spans[:, SPLIT.value])).max())
 
     def grid(self) -> tuple[int, int, int]:
@@ -75,7 +75,7 @@ class Launch:
         depth = like.shape[2]
         _join[self.grid()[:2]](
             *parts, out, self.spans, self.fields, self.tiles, self.splits, out.stride(0), DEPTH=depth,
-            WIDE=padded(depth), GROUP=self.group, TOGETHER=self.together, ROWS=ROWS, num_warps=4,
+            WIDE=padded(depth), GROUP=self.group, JOINT_HEADS=self.joint_heads, ROWS=ROWS, num_warps=4,
         )  # fmt: skip
         return out
 
@@ -93,8 +93,8 @@ def rows_of(x: Tensor) -> Tensor:
 def write_rows(launch: Launch, k: Tensor, v: Tensor) -> None:
     """Stores k, v: [n, Hk, D] in the exact tails, each row at the last position that it sees."""
     k, v = rows_of(k), rows_of(v)
-    most = int(launch.tiles * ROWS // (launch.group * launch.together))
-    _write[(len(launch.spans), launch.heads * launch.together, max(1, most))](
+    most = int(launch.tiles * ROWS // (launch.group * launch.joint_heads))
+    _write[(len(launch.spans), launch.heads * launch.joint_heads, max(1, most))](
         k, v, launch.spans, launch.fields, k.stride(0), k.stride(1), v.stride(0), v.stride(1), DEPTH=k.shape[2],
         WIDE=padded(k.shape[2]), num_warps=1,
     )  # fmt: skip
@@ -125,30 +125,30 @@ def head_of(span, head, FIELD: tl.constexpr, TYPE: tl.constexpr):  # type: ignor
 
 
 @triton.jit
-def tokens_of(span, head, TOGETHER: tl.constexpr):  # type: ignore[no-untyped-def]
+def tokens_of(span, head, JOINT_HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Tokens whose rows a span has for these heads: none where there are fewer heads."""
-    return tl.where(head * TOGETHER < count(span, HEADS), count(span, TOKENS), 0)
+    return tl.where(head * JOINT_HEADS < count(span, HEADS), count(span, TOKENS), 0)
 
 
 @triton.jit
 def query_rows(  # type: ignore[no-untyped-def]
-    q, span, head, row, channel, deep, row_stride, head_stride, GROUP: tl.constexpr, TOGETHER: tl.constexpr
+    q, span, head, row, channel, deep, row_stride, head_stride, GROUP: tl.constexpr, JOINT_HEADS: tl.constexpr
 ):
-    """Rows [R, channels] of the KV heads from `head` * TOGETHER on of a span."""
-    token, part = row // (GROUP * TOGETHER), row % (GROUP * TOGETHER)
+    """Rows [R, channels] of the KV heads from `head` * JOINT_HEADS on of a span."""
+    token, part = row // (GROUP * JOINT_HEADS), row % (GROUP * JOINT_HEADS)
     first = tl.load(span + FIRST_ROW)
-    query_head = (count(span, FIRST_HEAD) + head * TOGETHER) * GROUP + part
+    query_head = (count(span, FIRST_HEAD) + head * JOINT_HEADS) * GROUP + part
     at = (first + token) * row_stride + query_head * head_stride
-    here = (token < tokens_of(span, head, TOGETHER))[:, None] & deep[None, :]
+    here = (token < tokens_of(span, head, JOINT_HEADS))[:, None] & deep[None, :]
     return tl.load(q + at[:, None] + channel[None, :], mask=here, other=0.0)
 
 
 @triton.jit
-def split_of(span, head, tile, GROUP: tl.constexpr, TOGETHER: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+def split_of(span, head, tile, GROUP: tl.constexpr, JOINT_HEADS: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
     """A program's first position and the one after its last, equal where it has nothing to do; and the end of all."""
     length, end = count(span, SPLIT), count(span, VISIBLE) + count(span, TOKENS) - 1
     first = tl.program_id(2) * length
-    busy = tile * ROWS < tokens_of(span, head, TOGETHER) * GROUP * TOGETHER
+    busy = tile * ROWS < tokens_of(span, head, JOINT_HEADS) * GROUP * JOINT_HEADS
     return first, tl.where(busy, tl.minimum(first + length, end), first), end
 
 
@@ -191,7 +191,7 @@ def keep_part(  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["tiles", "splits"])
 def _join(  # type: ignore[no-untyped-def]
     parts, peaks, totals, out, spans, fields, tiles, splits, row_stride,
-    DEPTH: tl.constexpr, WIDE: tl.constexpr, GROUP: tl.constexpr, TOGETHER: tl.constexpr, ROWS: tl.constexpr,
+    DEPTH: tl.constexpr, WIDE: tl.constexpr, GROUP: tl.constexpr, JOINT_HEADS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """One span, head and tile of rows: the parts of its splits in ascending order."""
     span = spans + tl.program_id(0) * fields
@@ -212,10 +212,10 @@ def _join(  # type: ignore[no-untyped-def]
         mixed = mixed * shrink[:, None] + part * weight[:, None]
         total = total * shrink + tl.load(totals + place) * weight
         highest = above
-    token, part_head = row // (GROUP * TOGETHER), row % (GROUP * TOGETHER)
-    query_head = (count(span, FIRST_HEAD) + head * TOGETHER) * GROUP + part_head
+    token, part_head = row // (GROUP * JOINT_HEADS), row % (GROUP * JOINT_HEADS)
+    query_head = (count(span, FIRST_HEAD) + head * JOINT_HEADS) * GROUP + part_head
     at = (tl.load(span + FIRST_ROW) + token) * row_stride + query_head * DEPTH
-    here = (token < tokens_of(span, head, TOGETHER))[:, None] & deep[None, :]
+    here = (token < tokens_of(span, head, JOINT_HEADS))[:, None] & deep[None, :]
     total = tl.where(total == 0, 1.0, total)
     tl.store(out + at[:, None] + channel[None, :], mixed / total[:, None], mask=here)
 

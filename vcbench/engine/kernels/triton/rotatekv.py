@@ -2,7 +2,7 @@
 
 A transform of T heads of size D is H_T x H_D, so that head h's key is the sum over g of H_T[h, g] R H_D x_g, where x_g
 are the D transformed channels g and R is the rotary embedding. A program takes all T heads: each g is decoded, passed
-through H_D and turned once, and met by the queries of all heads under the signs H_T[h, g]. The halves a and b of a
+through H_D and rotated once, and met by the queries of all heads under the signs H_T[h, g]. The halves a and b of a
 vector, which R mixes, need H_D / 2 alone: they are H(x_a + x_b) and H(x_a - x_b). See `parts` for spans and
 splits and `codes` for values and exact tokens.
 """
@@ -73,8 +73,8 @@ def attend_rotated(launch: Launch, q: Tensor, hadamard: Tensor, keys: Coding, va
     parts = launch.parts(depth)
     _attend[launch.grid()](
         q, hadamard, *parts, launch.spans, values.table(parts[1]), launch.fields, q.stride(0), q.stride(1),
-        launch.tiles, launch.splits, depth**-0.5, (launch.together * depth) ** -0.5,
-        DEPTH=depth, GROUP=launch.group, TOGETHER=launch.together, ROWS=ROWS, TILE=TOKEN_TILE, BLOCK=BLOCK,
+        launch.tiles, launch.splits, depth**-0.5, (launch.joint_heads * depth) ** -0.5,
+        DEPTH=depth, GROUP=launch.group, JOINT_HEADS=launch.joint_heads, ROWS=ROWS, TILE=TOKEN_TILE, BLOCK=BLOCK,
         KEY_BITS=keys.bits, KEY_BYTES=keys.line_bytes, VECTOR=keys.group, VALUE_BITS=values.bits,
         VALUE_BYTES=values.line_bytes, VALUE_GROUP=values.group, VALUE_RULE=values.rule, HAS_EXACT=exact,
         num_warps=8, num_stages=1,
@@ -113,7 +113,7 @@ def transform_sign(head, g):  # type: ignore[no-untyped-def]
 def _attend(  # type: ignore[no-untyped-def]
     q, hadamard, parts, peaks, totals, spans, value_levels, fields, row_stride, head_stride, tiles, splits, scale,
     norm,
-    DEPTH: tl.constexpr, GROUP: tl.constexpr, TOGETHER: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    DEPTH: tl.constexpr, GROUP: tl.constexpr, JOINT_HEADS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
     BLOCK: tl.constexpr, KEY_BITS: tl.constexpr, KEY_BYTES: tl.constexpr, VECTOR: tl.constexpr,
     VALUE_BITS: tl.constexpr, VALUE_BYTES: tl.constexpr, VALUE_GROUP: tl.constexpr, VALUE_RULE: tl.constexpr,
     HAS_EXACT: tl.constexpr,
@@ -123,13 +123,13 @@ def _attend(  # type: ignore[no-untyped-def]
     group, tile = tl.program_id(1) // tiles, tl.program_id(1) % tiles
     inside, channel, low, ahead = tl.arange(0, ROWS), tl.arange(0, DEPTH), tl.arange(0, HALF), tl.arange(0, TILE)
     row, deep, half = tile * ROWS + inside, channel < DEPTH, low < HALF
-    row_head = row % (GROUP * TOGETHER) // GROUP
+    row_head = row % (GROUP * JOINT_HEADS) // GROUP
     operand = q.dtype.element_ty
-    query_low = query_rows(q, span, group, row, low, half, row_stride, head_stride, GROUP, TOGETHER)
-    query_high = query_rows(q, span, group, row, low + HALF, half, row_stride, head_stride, GROUP, TOGETHER)
+    query_low = query_rows(q, span, group, row, low, half, row_stride, head_stride, GROUP, JOINT_HEADS)
+    query_high = query_rows(q, span, group, row, low + HALF, half, row_stride, head_stride, GROUP, JOINT_HEADS)
     matrix = tl.load(hadamard + low[:, None] * HALF + low[None, :])
-    limit = count(span, VISIBLE) + row // (GROUP * TOGETHER)
-    first, stop, end = split_of(span, group, tile, GROUP, TOGETHER, ROWS)
+    limit = count(span, VISIBLE) + row // (GROUP * JOINT_HEADS)
+    first, stop, end = split_of(span, group, tile, GROUP, JOINT_HEADS, ROWS)
     keys_done, values_done = count(span, KEYS_DONE), count(span, VALUES_DONE)
     tail_start, tail_stride = count(span, TAIL_START), tl.load(span + HEAD_STRIDE)
     exact_stride = count(span, EXACT) * DEPTH
@@ -148,8 +148,8 @@ def _attend(  # type: ignore[no-untyped-def]
         cos = tl.load(aligned(address(span, COS, tl.float32)) + at, mask=coded[None, :], other=0.0) * norm
         sin = tl.load(aligned(address(span, SIN, tl.float32)) + at, mask=coded[None, :], other=0.0) * norm
         scores = tl.zeros((ROWS, TILE), tl.float32)
-        for g in range(TOGETHER):
-            from_channel = (group * TOGETHER + g) * DEPTH + low
+        for g in range(JOINT_HEADS):
+            from_channel = (group * JOINT_HEADS + g) * DEPTH + low
             a = coded_half(span, from_channel, position, coded, BLOCK, KEY_BITS, KEY_BYTES, VECTOR)
             b = coded_half(span, from_channel + HALF, position, coded, BLOCK, KEY_BITS, KEY_BYTES, VECTOR)
             plain_low = tl.dot(matrix, (a + b).to(operand), input_precision="ieee")
@@ -160,8 +160,8 @@ def _attend(  # type: ignore[no-untyped-def]
             key = (plain_high * cos + plain_low * sin).to(operand)
             scores += tl.dot(query_high * sign, key, input_precision="ieee")
         stored = (position >= keys_done) & (position < end) & (number == 0)
-        for h in range(TOGETHER):
-            head = group * TOGETHER + h
+        for h in range(JOINT_HEADS):
+            head = group * JOINT_HEADS + h
             tail = aligned(address(span, KEYS, operand) + head * tail_stride)
             exact = address(span, EXACT_KEYS, operand) + head * exact_stride
             key = exact_entries(tail, exact, number, position, stored, tail_start, low, half, DEPTH, HAS_EXACT)
@@ -174,8 +174,8 @@ def _attend(  # type: ignore[no-untyped-def]
         mixed = mixed * shrink[:, None]
         coded = (position < values_done) & (number == 0)
         stored = (position >= values_done) & (position < end) & (number == 0)
-        for h in range(TOGETHER):
-            head = group * TOGETHER + h
+        for h in range(JOINT_HEADS):
+            head = group * JOINT_HEADS + h
             value = coded_values(
                 span, head, value_levels, start, ahead, channel, deep, coded, VALUE_BITS, VALUE_BYTES, VALUE_GROUP,
                 VALUE_RULE, DEPTH // VALUE_GROUP,

@@ -14,7 +14,7 @@ from vcbench.engine.codes.rotation import hadamard
 from vcbench.engine.kernels.cpu.codes.tiles import level_table
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.engine.kernels.cpu.prerope.hadamard_tiles import transform_codes
-from vcbench.engine.kernels.cpu.prerope.rope_scores import turn_rows, turned_scores
+from vcbench.engine.kernels.cpu.prerope.rope_scores import rotate_rows, rotated_scores
 from vcbench.engine.rope import RopeTable
 from vcbench.models.architecture import Rope
 
@@ -62,10 +62,10 @@ def test_turned_queries_meet_turned_keys(depth: int, rows: int, paired: bool) ->
     cos, sin = rope.cos.numpy(), (-rope.sin if paired else rope.sin).numpy()
     first_cos, first_sin = (x[3].numpy() for x in rope.starts(4 * BLOCK))
     turned, scores = np.zeros((rows + 1, depth), np.float32), np.full((rows + 1, BLOCK + 4), 7, np.float32)
-    turn_rows(
+    rotate_rows(
         queries.ctypes.data, rows, depth // 2, first_cos.ctypes.data, first_sin.ctypes.data, paired, turned.ctypes.data
     )
-    turned_scores(
+    rotated_scores(
         rows, turned.ctypes.data, tile.ctypes.data, cos.ctypes.data, sin.ctypes.data, depth // 2, scores.ctypes.data,
         BLOCK + 4,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Attention of a ragged batch over packed codes and exact tails, codes being read where they are multiplied.
 
-Entries may be stored turned by an orthogonal matrix: new entries and queries are then turned as they come in, and each
-head's result is turned back, all of it inside the one call that a layer takes anyway.
+Entries may be stored rotated by an orthogonal matrix: new entries and queries are then rotated as they come in, and
+each head's result is rotated back, all of it inside the one call that a layer takes anyway.
 """
 
 from __future__ import annotations
@@ -73,43 +73,43 @@ def head_place(spans: Any, s: int, codes: int, layer: int, head: int) -> Any:
 
 
 @numba.njit(nogil=True)
-def turn(x: Any, matrix: Any, out: Any) -> None:
-    """out = each vector x[..., D] turned; matrix: [blocks, D, 64] as in `matmul`."""
+def rotate(x: Any, matrix: Any, out: Any) -> None:
+    """out = each vector x[..., D] rotated; matrix: [blocks, D, 64] as in `matmul`."""
     size = x.shape[x.ndim - 1]
     linear_alone(x.reshape((-1, size)), matrix, np.empty(0, np.float32), out.reshape((-1, size)))
 
 
 @numba.njit(nogil=True, cache=True)
-def write_turned(k: Any, v: Any, forth: Any, spans: Any, tables: Any, shift: int, head_bytes: int, width: int) -> None:
-    """`pages.write_rows` of k, v turned by `forth`, or as they are where that is empty."""
+def write_rotated(k: Any, v: Any, forth: Any, spans: Any, tables: Any, shift: int, head_bytes: int, width: int) -> None:
+    """`pages.write_rows` of k, v rotated by `forth`, or as they are where that is empty."""
     if forth.size == 0:
         write_rows(k, v, spans, tables, shift, head_bytes, width)
         return
-    turned_k, turned_v = np.empty_like(k), np.empty_like(v)
-    turn(k, forth, turned_k)
-    turn(v, forth, turned_v)
-    write_rows(turned_k, turned_v, spans, tables, shift, head_bytes, width)
+    rotated_k, rotated_v = np.empty_like(k), np.empty_like(v)
+    rotate(k, forth, rotated_k)
+    rotate(v, forth, rotated_v)
+    write_rows(rotated_k, rotated_v, spans, tables, shift, head_bytes, width)
 
 
 @numba.njit(nogil=True)
-def turned_queries(q: Any, spans: Any, forth: Any) -> Any:
-    """q: [n, H, D] with the rows of these spans turned; q itself where `forth` is empty."""
+def rotated_queries(q: Any, spans: Any, forth: Any) -> Any:
+    """q: [n, H, D] with the rows of these spans rotated; q itself where `forth` is empty."""
     if forth.size == 0:
         return q
-    turned = np.empty_like(q)
+    rotated = np.empty_like(q)
     for s in range(spans.shape[0]):
         first, last = spans[s, ROW], spans[s, ROW] + spans[s, TOKENS]
-        turn(q[first:last], forth, turned[first:last])
-    return turned
+        rotate(q[first:last], forth, rotated[first:last])
+    return rotated
 
 
 @numba.njit(nogil=True)
-def turn_back(spans: Any, s: int, head: int, back: Any, out: Any) -> None:
+def rotate_back(spans: Any, s: int, head: int, back: Any, out: Any) -> None:
     """Turns a span's results of one head back in place; nothing where `back` is empty."""
     if back.size:
         for row in range(spans[s, ROW], spans[s, ROW] + spans[s, TOKENS]):
             result = out[row, spans[s, HEAD] + head]
-            turn(result.copy(), back, result)
+            rotate(result.copy(), back, result)
 
 
 class Scratch(NamedTuple):
@@ -222,11 +222,11 @@ def attend_codes(
 
     q, tables, shift, head_bytes, out: as in `attention.attend_pages`; spans: [S, CODED_FIELDS], of whole layers; a
     span's rows see all tokens that are codes. key_coding, value_coding: the fields of a KeyCoding and of a ValueCoding
-    as plain tuples, which take a tenth of the time to hand over. forth, back: [blocks, D, 64], what queries are turned
-    by and results turned back by, or empty.
+    as plain tuples, which take a tenth of the time to hand over. forth, back: [blocks, D, 64], what queries are rotated
+    by and results rotated back by, or empty.
     """
     keys, values = KeyCoding(*key_coding), ValueCoding(*value_coding)
-    queries = turned_queries(q, spans, forth)
+    queries = rotated_queries(q, spans, forth)
     count, group = spans.shape[0], out.shape[2]
     task_at = np.zeros(count + 1, np.int64)
     part_at = np.zeros(count + 1, np.int64)
@@ -255,4 +255,4 @@ def attend_codes(
             )  # fmt: skip
             if fetch_add(address(left[head_at[s] + head :]), -1) == 1:
                 combine_head(spans, s, head, part_at[s], part_max, part_sum, part_acc, out)
-                turn_back(spans, s, head, back, out)
+                rotate_back(spans, s, head, back, out)

@@ -223,7 +223,7 @@ def value_tile(values: Any, exact: Any, pages: Any, head: int, block: int, scrat
 
 
 @numba.njit(nogil=True)
-def attend_framed_chunk(
+def attend_tiled_chunk(
     query: Any, keys: Any, values: Any, sketch: Any, exact: Any, pages: Any, first_visible: int, group: int,
     chunk: int, blocks: int, scratch: Any, scores: Any, row_sum: Any, row_max: Any, row_sums: Any, acc: Any,
 ) -> None:  # fmt: skip
@@ -250,7 +250,7 @@ def attend_framed_chunk(
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
-def attend_framed(
+def attend_tiled(
     workers: int, q: Any, keys: Any, values: Any, sketch: Any, exact: Any, pages: Any, first_visible: int,
     width: int, out: Any,
 ) -> None:  # fmt: skip
@@ -281,7 +281,7 @@ def attend_framed(
             chunk = fetch_add(address(taken), 1)
             if chunk >= chunks:
                 break
-            attend_framed_chunk(
+            attend_tiled_chunk(
                 query, keys, values, sketch, exact, pages, first_visible, group, chunk, blocks, scratch, scores,
                 row_sum, part_max[chunk], part_sum[chunk], part_acc[chunk],
             )  # fmt: skip

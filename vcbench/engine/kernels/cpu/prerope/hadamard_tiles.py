@@ -1,6 +1,6 @@
 """Hadamard transforms of key tiles [channels, 64], whose lanes are tokens, from packed codes.
 
-The stage that pairs channels d and d + D / 2 is left to the query, see `rope_scores.turn_rows`.
+The stage that pairs channels d and d + D / 2 is left to the query, see `rope_scores.rotate_rows`.
 """
 
 from __future__ import annotations

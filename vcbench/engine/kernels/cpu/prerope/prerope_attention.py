@@ -54,8 +54,8 @@ from vcbench.engine.kernels.cpu.prerope.prerope_blocks import (
 from vcbench.engine.kernels.cpu.simd import Float, address
 from vcbench.engine.kernels.cpu.work_queue import fetch_add
 
-REQUEST, UNROTATED_FIELDS = CODED_FIELDS, CODED_FIELDS + 1
-"""A further field of a span: its row of the exceptions. Its `HEADS` are units of `KeyCoding.together` heads."""
+REQUEST, PREROPE_FIELDS = CODED_FIELDS, CODED_FIELDS + 1
+"""A further field of a span: its row of the exceptions. Its `HEADS` are units of `KeyCoding.joint_heads` heads."""
 
 
 @numba.njit(nogil=True)
@@ -63,8 +63,8 @@ def attend_unit_chunk(
     q: Any, spans: Any, s: int, unit: int, chunk: int, group: int, tables: Any, layer: int, shift: int, head_bytes: int,
     keys: Any, values: Any, exceptions: int, scratch: Any, row_max: Any, row_sums: Any, acc: Any,
 ) -> None:  # fmt: skip
-    """A unit's rows of a span over one chunk, head after head. acc: [together * rows, width]."""
-    together, tokens, visible = keys.together, spans[s, TOKENS], spans[s, VISIBLE]
+    """A unit's rows of a span over one chunk, head after head. acc: [joint_heads * rows, width]."""
+    joint_heads, tokens, visible = keys.joint_heads, spans[s, TOKENS], spans[s, VISIBLE]
     rows, first, scale = tokens * group, spans[s, ROW], Float(1.0 / np.sqrt(q.shape[2]))
     query, scores, other, folded, row_sum = (
         scratch.query,
@@ -74,14 +74,14 @@ def attend_unit_chunk(
         scratch.row_sum,
     )
     acc[:], row_max[:], row_sum[:, :rows] = Float(0), LOWEST, Float(0)
-    for inside in range(together):
-        head_rows(q[first : first + tokens], unit * together + inside, group, scale, query[inside])
+    for inside in range(joint_heads):
+        head_rows(q[first : first + tokens], unit * joint_heads + inside, group, scale, query[inside])
     plan, done = make_plan(keys, spans, s, layer, unit, rows, scratch), spans[s, KEYS_DONE]
     if done and not keys.transformed:
         channel_tables(keys, plan, scratch.tables)
     blocks = (visible + tokens - 1 + BLOCK - 1) // BLOCK
     for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):
-        start, page, tile_index = block * BLOCK, shift, (block * spans[s, HEADS] + unit) * together
+        start, page, tile_index = block * BLOCK, shift, (block * spans[s, HEADS] + unit) * joint_heads
         if block >= spans[s, FIRST_BLOCK]:
             page += tables[spans[s, TABLE] + block - spans[s, FIRST_BLOCK]]
         ready_keys = min(BLOCK, max(0, done - start))
@@ -89,8 +89,8 @@ def attend_unit_chunk(
         if ready_keys:
             unit_tiles(plan, block)
             add_key_outliers(exceptions, tile_index, plan.tiles)
-        for inside in range(together):
-            head, part = unit * together + inside, slice(inside * rows, (inside + 1) * rows)
+        for inside in range(joint_heads):
+            head, part = unit * joint_heads + inside, slice(inside * rows, (inside + 1) * rows)
             keys_page, values_page = (
                 page + head * head_bytes + spans[s, KEYS],
                 page + head * head_bytes + spans[s, VALUES],
@@ -106,40 +106,40 @@ def attend_unit_chunk(
                     query[inside, :rows], first_row_beyond(start, visible, rows, group), rows, group, visible - start,
                     keys_page, values_page, plan.depth, acc.shape[1], scores, row_max[part], row_sum[inside], acc[part],
                 )  # fmt: skip
-    for inside in range(together):
+    for inside in range(joint_heads):
         for r in range(rows):
             row_sums[inside * rows + r] = lane_total(row_sum[inside], r)
 
 
 @numba.njit(nogil=True)
 def combine_unit(
-    spans: Any, s: int, unit: int, together: int, first: int, part_max: Any, part_sum: Any, part_acc: Any, out: Any
+    spans: Any, s: int, unit: int, joint_heads: int, first: int, part_max: Any, part_sum: Any, part_acc: Any, out: Any
 ) -> None:
     """A unit of a span from all of its chunks, whose parts lie from `first` on."""
     group, chunks = out.shape[2], chunks_of(spans, s)
     rows = spans[s, TOKENS] * group
-    for inside in range(together):
+    for inside in range(joint_heads):
         for r in range(rows):
-            target = out[spans[s, ROW] + r // group, unit * together + inside, r % group]
-            combine_row(part_max, part_sum, part_acc, first + inside * rows + r, together * rows, chunks, target)
+            target = out[spans[s, ROW] + r // group, unit * joint_heads + inside, r % group]
+            combine_row(part_max, part_sum, part_acc, first + inside * rows + r, joint_heads * rows, chunks, target)
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
-def attend_unrotated(
+def attend_prerope(
     workers: int, q: Any, spans: Any, tables: Any, layer: int, shift: int, head_bytes: int, keys: Any, values: Any,
     exceptions: Any, width: int, out: Any,
 ) -> None:  # fmt: skip
     """Attention of a ragged batch over one layer, by `workers` threads.
 
-    q, tables, shift, head_bytes, out: as in `attention.attend_pages`; spans: [S, UNROTATED_FIELDS]; keys:
+    q, tables, shift, head_bytes, out: as in `attention.attend_pages`; spans: [S, PREROPE_FIELDS]; keys:
     `prerope_blocks.KeyCoding`; values: `coded_blocks.ValueCoding`; exceptions: [requests, EXCEPTION_FIELDS]. All rows
     of a span see all its codes.
     """
-    count, group, together = spans.shape[0], out.shape[2], keys.together
+    count, group, joint_heads = spans.shape[0], out.shape[2], keys.joint_heads
     task_at = np.zeros(count + 1, np.int64)
     part_at = np.zeros(count + 1, np.int64)
     unit_at = np.zeros(count + 1, np.int64)
-    most = lay_out(spans, group * together, task_at, part_at, unit_at) // together
+    most = lay_out(spans, group * joint_heads, task_at, part_at, unit_at) // joint_heads
     part_max = np.empty(part_at[count], np.float32)
     part_sum = np.empty(part_at[count], np.float32)
     part_acc = np.empty((part_at[count], width), np.float32)
@@ -155,7 +155,7 @@ def attend_unrotated(
                 break
             s = owner(task_at, task)
             chunks, mine = chunks_of(spans, s), task - task_at[s]
-            unit, rows = mine // chunks, spans[s, TOKENS] * group * together
+            unit, rows = mine // chunks, spans[s, TOKENS] * group * joint_heads
             parts = slice(part_at[s] + mine * rows, part_at[s] + (mine + 1) * rows)
             attend_unit_chunk(
                 q, spans, s, unit, mine % chunks, group, tables, layer, shift, head_bytes, keys, values,
@@ -164,4 +164,4 @@ def attend_unrotated(
             )  # fmt: skip
             if fetch_add(address(left[unit_at[s] + unit :]), -1) == 1:
                 first = part_at[s] + unit * chunks * rows
-                combine_unit(spans, s, unit, together, first, part_max, part_sum, part_acc, out)
+                combine_unit(spans, s, unit, joint_heads, first, part_max, part_sum, part_acc, out)

@@ -29,7 +29,7 @@ from vcbench.engine.kernels.cpu.exact.attention import (
     softmax_block,
 )
 from vcbench.engine.kernels.cpu.prerope.hadamard_tiles import transform_codes
-from vcbench.engine.kernels.cpu.prerope.rope_scores import turn_rows, turned_scores
+from vcbench.engine.kernels.cpu.prerope.rope_scores import rotate_rows, rotated_scores
 from vcbench.engine.kernels.cpu.simd import address, fma
 
 
@@ -38,7 +38,7 @@ class KeyCoding(NamedTuple):
 
     If not, a code's level times its channel's step, plus its minimum, [D] of each head. If so, a code's level times its
     token's step, plus its minimum, [blocks, 64] of each vector of 1 << shift channels of codes; then the Hadamard
-    transform of `together` heads. origin: [Hk * D] int32, the coded channel that each channel comes from.
+    transform of `joint_heads` heads. origin: [Hk * D] int32, the coded channel that each channel comes from.
     cos, sin: [D / 2, 64], the angles within a block, their sign and the scale being the transform's; start_cos,
     start_sin: [blocks, D / 2], those of a block's first position.
     """
@@ -48,7 +48,7 @@ class KeyCoding(NamedTuple):
     transformed: bool
     centred: bool
     shift: int
-    together: int
+    joint_heads: int
     origin: Any
     cos: Any
     sin: Any
@@ -59,12 +59,12 @@ class KeyCoding(NamedTuple):
 class Scratch(NamedTuple):
     """A thread's working memory, for spans of up to R rows and units of T heads.
 
-    query, turned: [T, R, D]; tiles: [T * D, 64]; tables: [D, 16], what codes stand for; scales: [vectors, 2, 64];
+    query, rotated: [T, R, D]; tiles: [T * D, 64]; tables: [D, 16], what codes stand for; scales: [vectors, 2, 64];
     folded: [groups * R, 64]; scores, other: [R, SCORE_STRIDE]; row_sum: [T, R, 64].
     """
 
     query: Any
-    turned: Any
+    rotated: Any
     tiles: Any
     tables: Any
     scales: Any
@@ -77,17 +77,17 @@ class Scratch(NamedTuple):
 @numba.njit(nogil=True)
 def make_scratch(rows: int, depth: int, keys: Any, values: Any) -> Any:
     """Working memory; scales are zeros."""
-    together = keys.together
+    joint_heads = keys.joint_heads
     return Scratch(
-        np.empty((together, rows, depth), np.float32),
-        np.empty((together, rows, depth), np.float32),
-        np.empty((together * depth, BLOCK), np.float32),
+        np.empty((joint_heads, rows, depth), np.float32),
+        np.empty((joint_heads, rows, depth), np.float32),
+        np.empty((joint_heads * depth, BLOCK), np.float32),
         np.empty((depth, keys.levels.shape[0]), np.float32),
         np.zeros((keys.origin.shape[0] >> keys.shift, 2, BLOCK), np.float32),
         np.empty((values.groups * rows, BLOCK), np.float32),
         np.empty((rows, SCORE_STRIDE), np.float32),
         np.empty((rows, SCORE_STRIDE), np.float32),
-        np.empty((together, rows, BLOCK), np.float32),
+        np.empty((joint_heads, rows, BLOCK), np.float32),
     )
 
 
@@ -120,7 +120,7 @@ class Plan(NamedTuple):
     start_sin: int
     query: int
     query_pitch: int
-    turned: int
+    rotated: int
     tiles: int
     tables: int
     scales: int
@@ -138,7 +138,7 @@ def make_plan(keys: Any, spans: Any, s: int, layer: int, unit: int, rows: int, s
         place[0], place[1], place[2], spans[s, K_CODES + 2], spans[s, K_STEPS + 2], spans[s, K_MINIMA + 2], origin,
         address(keys.levels), address(keys.cos), address(keys.sin), address(keys.start_cos),
         address(keys.start_sin), address(scratch.query), 4 * scratch.query.shape[1] * depth,
-        address(scratch.turned), address(scratch.tiles), address(scratch.tables), address(scratch.scales),
+        address(scratch.rotated), address(scratch.tiles), address(scratch.tables), address(scratch.scales),
         address(scratch.scores),
     )  # fmt: skip
 
@@ -173,11 +173,11 @@ def unit_tiles(plan: Any, block: int) -> None:
 @numba.njit(nogil=True)
 def coded_scores(plan: Any, inside: int, block: int) -> None:
     """Scores of a block's coded keys, those of the unit's head `inside`."""
-    half, turned = plan.depth // 2, plan.turned + inside * plan.query_pitch
+    half, rotated = plan.depth // 2, plan.rotated + inside * plan.query_pitch
     cos, sin = plan.start_cos + 4 * block * half, plan.start_sin + 4 * block * half
-    turn_rows(plan.query + inside * plan.query_pitch, plan.rows, half, cos, sin, plan.transformed, turned)
+    rotate_rows(plan.query + inside * plan.query_pitch, plan.rows, half, cos, sin, plan.transformed, rotated)
     tile = plan.tiles + 4 * BLOCK * inside * plan.depth
-    turned_scores(plan.rows, turned, tile, plan.cos, plan.sin, half, plan.scores, SCORE_STRIDE)
+    rotated_scores(plan.rows, rotated, tile, plan.cos, plan.sin, half, plan.scores, SCORE_STRIDE)
 
 
 @numba.njit(nogil=True)

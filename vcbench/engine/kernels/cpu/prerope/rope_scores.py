@@ -1,8 +1,8 @@
-"""Products of queries with key tiles [channels, 64], whose lanes are tokens, turned to their positions.
+"""Products of queries with key tiles [channels, 64], whose lanes are tokens, rotated to their positions.
 
 A rotary embedding by position p is one by the block's first position, which the query takes back, and one by the place
-in the block, which needs the same 64 angles a frequency in every block: keys are turned in registers and never stored.
-Of a Hadamard transform the stage that pairs channels d and d + D / 2 is left to the query too, see `turn_rows`.
+in the block, which needs the same 64 angles a frequency in every block: keys are rotated in registers and never stored.
+Of a Hadamard transform the stage that pairs channels d and d + D / 2 is left to the query too, see `rotate_rows`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.engine.kernels.cpu.prerope.tile_rows import I64, NUMBERS, vector_at, vector_fma
 from vcbench.engine.kernels.cpu.simd import LANES, MAX_TILE_ROWS, STRIP, TileEmitter, fma, load, store
 
-_TURNED_VECTORS = 4 if STRIP == BLOCK else 1
-"""Vectors of a row that are turned at a time: so many sums of each query row stay in registers."""
+_ROTATED_VECTORS = 4 if STRIP == BLOCK else 1
+"""Vectors of a row that are rotated at a time: so many sums of each query row stay in registers."""
 
 
-class _TurnedEmitter(TileEmitter):
-    """Emits `turned_tile`: of each pair of rows of a tile both numbers are turned, then multiplied by all queries."""
+class _RotatedEmitter(TileEmitter):
+    """Emits `rotated_tile`: of each pair of rows of a tile both numbers are rotated, then multiplied by all queries."""
 
     def __init__(self, builder: Any, rows: int, args: Any) -> None:
         queries, ldq, tile, cos, sin, scores, ldc, half = args
         super().__init__(builder, rows, (queries, ldq, tile, scores, ldc, half, ir.Constant(I64, BLOCK)))
         self.cos, self.sin = cos, sin
 
-    def turned(self, k: Any, columns: list[Any]) -> tuple[list[Any], list[Any]]:
+    def rotated(self, k: Any, columns: list[Any]) -> tuple[list[Any], list[Any]]:
         """Rows k and k + D / 2 at their places in the block."""
         build, line = self.builder, self.builder.mul(k, self.width)
         other = build.add(line, build.mul(self.depth, self.width))
@@ -57,7 +57,7 @@ class _TurnedEmitter(TileEmitter):
         build.position_at_end(loop)
         k = build.phi(I64)
         sums = [[build.phi(NUMBERS) for _ in columns] for _ in range(self.rows)]
-        upper, lower = self.turned(k, columns)
+        upper, lower = self.rotated(k, columns)
         later = build.add(k, self.depth)
         updated = []
         for r in range(self.rows):
@@ -81,7 +81,7 @@ class _TurnedEmitter(TileEmitter):
 
 
 @intrinsic(prefer_literal=True)
-def _turned_tile(
+def _rotated_tile(
     typing_context: Any, rows: Any, queries: Any, ldq: Any, tile: Any, cos: Any, sin: Any, scores: Any, ldc: Any,
     half: Any,
 ) -> Any:  # fmt: skip
@@ -90,15 +90,15 @@ def _turned_tile(
     count = rows.literal_value
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        _TurnedEmitter(builder, count, args[1:]).sweep(ir.Constant(I64, 0), _TURNED_VECTORS)
+        _RotatedEmitter(builder, count, args[1:]).sweep(ir.Constant(I64, 0), _ROTATED_VECTORS)
         return context.get_dummy_value()
 
     return types.void(rows, *[types.int64] * 8), codegen
 
 
 @numba.njit(nogil=True)
-def turned_scores(rows: int, queries: int, tile: int, cos: int, sin: int, half: int, scores: int, stride: int) -> None:
-    """scores[r, j] = queries[r] . the key that column j of tile: [2 * half, 64] is once turned by its angles.
+def rotated_scores(rows: int, queries: int, tile: int, cos: int, sin: int, half: int, scores: int, stride: int) -> None:
+    """scores[r, j] = queries[r] . the key that column j of tile: [2 * half, 64] is once rotated by its angles.
 
     cos, sin: [half, 64]; queries: [rows, 2 * half]; scores: `stride` floats from row to row; all are addresses.
     """
@@ -106,22 +106,22 @@ def turned_scores(rows: int, queries: int, tile: int, cos: int, sin: int, half: 
     while done < rows:
         at, to, rest = queries + 4 * done * depth, scores + 4 * done * stride, rows - done
         if rest >= 6 and MAX_TILE_ROWS >= 6:
-            _turned_tile(6, at, depth, tile, cos, sin, to, stride, half)
+            _rotated_tile(6, at, depth, tile, cos, sin, to, stride, half)
             done += 6
         elif rest >= 3:
-            _turned_tile(3, at, depth, tile, cos, sin, to, stride, half)
+            _rotated_tile(3, at, depth, tile, cos, sin, to, stride, half)
             done += 3
         elif rest == 2:
-            _turned_tile(2, at, depth, tile, cos, sin, to, stride, half)
+            _rotated_tile(2, at, depth, tile, cos, sin, to, stride, half)
             done += 2
         else:
-            _turned_tile(1, at, depth, tile, cos, sin, to, stride, half)
+            _rotated_tile(1, at, depth, tile, cos, sin, to, stride, half)
             done += 1
 
 
 @intrinsic(prefer_literal=True)
-def _turn_vector(typing_context: Any, paired: Any, row: Any, half: Any, cos: Any, sin: Any, out: Any) -> Any:
-    """`turn_rows` for 16 pairs of one row; paired: a literal."""
+def _rotate_vector(typing_context: Any, paired: Any, row: Any, half: Any, cos: Any, sin: Any, out: Any) -> Any:
+    """`rotate_rows` for 16 pairs of one row; paired: a literal."""
     if not isinstance(paired, types.IntegerLiteral):
         return None
     summed = bool(paired.literal_value)
@@ -143,20 +143,20 @@ def _turn_vector(typing_context: Any, paired: Any, row: Any, half: Any, cos: Any
 
 
 @numba.njit(nogil=True)
-def turn_rows(query: int, rows: int, half: int, cos: int, sin: int, paired: bool, out: int) -> None:
-    """Query rows [rows, 2 * half] turned back by one position's angles, cos, sin: [half]; all are addresses.
+def rotate_rows(query: int, rows: int, half: int, cos: int, sin: int, paired: bool, out: int) -> None:
+    """Query rows [rows, 2 * half] rotated back by one position's angles, cos, sin: [half]; all are addresses.
 
-    paired: then each pair passes the stage (a + b, a - b) that the keys have missed. Keys must then be turned the other
-    way, by -sin: for M that stage and R(t) a turn, R(t) M = M R(-t).
+    paired: then each pair passes the stage (a + b, a - b) that the keys have missed. Keys must then be rotated the
+    other way, by -sin: for M that stage and R(t) a rotation, R(t) M = M R(-t).
     """
     whole = half - half % LANES
     for r in range(rows):
         at, to = query + 8 * r * half, out + 8 * r * half
         for i in range(0, whole, LANES):
             if paired:
-                _turn_vector(1, at + 4 * i, half, cos + 4 * i, sin + 4 * i, to + 4 * i)
+                _rotate_vector(1, at + 4 * i, half, cos + 4 * i, sin + 4 * i, to + 4 * i)
             else:
-                _turn_vector(0, at + 4 * i, half, cos + 4 * i, sin + 4 * i, to + 4 * i)
+                _rotate_vector(0, at + 4 * i, half, cos + 4 * i, sin + 4 * i, to + 4 * i)
         for i in range(whole, half):
             first, second, c, s = 4 * i, 4 * (half + i), load(cos + 4 * i), load(sin + 4 * i)
             a, b = load(at + first), load(at + second)
