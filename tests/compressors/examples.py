@@ -188,3 +188,10 @@ def full_copy(full: FullCache) -> FullCache:
     copy.store.copy_from(full.store, 0, 0, full.committed)
     copy.tokens = copy.committed = full.committed
     return copy
+
+
+def commit_from(cache: KVCache, count: int, full: FullCache) -> None:
+    """Commits the next tokens of a full cache that has more than this cache."""
+    full.committed = cache.committed
+    cache.commit(count, full)
+    full.committed = full.tokens

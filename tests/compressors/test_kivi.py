@@ -69,8 +69,7 @@ def test_residuals_follow_the_schedule_token_by_token(length: int) -> None:
         assert cache.tokens == tokens
         assert exact_tokens(cache, full) == (tokens % RESIDUAL, min(tokens, RESIDUAL))
         if tokens < last:
-            full.committed = tokens
-            cache.commit(1, full)
+            examples.commit_from(cache, 1, full)
 
 
 @pytest.mark.acceptance("A-KIVI-5")
@@ -82,7 +81,7 @@ def test_the_state_does_not_depend_on_how_tokens_came(length: int, piece: int) -
     full = random_cache(total)
     cache = compressed(prefix(full, length))
     while cache.tokens < total:
-        cache.commit(min(piece, total - cache.tokens), full)
+        examples.commit_from(cache, min(piece, total - cache.tokens), full)
 
     assert examples.state(cache) == examples.state(compressed(full))
 
@@ -108,7 +107,7 @@ def test_no_group_is_ever_smaller_than_the_group(bits: int, group: int) -> None:
     full = random_cache(256)
     cache = compressed(prefix(full, 100), options)
     while cache.tokens < 256:
-        cache.commit(13 if cache.tokens + 13 <= 256 else 256 - cache.tokens, full)
+        examples.commit_from(cache, min(13, 256 - cache.tokens), full)
     k, v, _ = cache.materialize(0)
     exact_k, exact_v, _ = full.materialize(0)
     coded = (k != exact_k)[:, :256].unflatten(1, (-1, group)), (v != exact_v)[:, :192].unflatten(2, (-1, group))

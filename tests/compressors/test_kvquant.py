@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.compressors import examples, tiny
-from tests.compressors.examples import append, attended, state
+from tests.compressors.examples import append, attended, commit_from, state
 from vcbench.compressors.kvquant import KVQuant, KVQuantOptions
 from vcbench.engine.codes.codebook import Codebooks, as_stored, channel_limits, normal_float, side_count, value_ranges
 from vcbench.engine.codes.codebook_cache import CodebookCache
@@ -211,8 +211,8 @@ def test_codes_are_made_a_block_at_a_time() -> None:
         append(cache, 1, seed=tokens)
         short = FullCache(full.shape)
         short.store.copy_from(full.store, 0, 0, tokens)
-        short.tokens, short.committed = tokens, tokens - 1
-        cache.commit(1, short)
+        short.tokens = short.committed = tokens
+        commit_from(cache, 1, short)
         assert cache.done == tokens // 64 * 64
         assert cache.tail.nbytes() <= full.shape.token_bytes() * 128
 
@@ -228,7 +228,7 @@ def test_ranges_of_a_short_prompt_are_those_of_its_first_block(first: int, secon
         part.store.copy_from(full.store, 0, 0, start)
         part.tokens = part.committed = start
         cache = compressed(part)
-        cache.commit(203 - start, full)
+        commit_from(cache, 203 - start, full)
         return cache
 
     one, other = grown(first), compressed(random_cache(203))
