@@ -11,7 +11,7 @@ from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance, round_pro
 from vcbench.metrics.bytes import Factors, factors
 from vcbench.metrics.distribution import Distribution, distribution
 from vcbench.metrics.interval import Estimate, mean, ratio
-from vcbench.metrics.levels import LevelFigures, full_loads_per_100_tokens, level_figures
+from vcbench.metrics.levels import LevelFigures, full_loads_per_100_tokens, level_figures, level_problem
 from vcbench.metrics.text import first_divergence, is_looped, token_f1
 from vcbench.metrics.throughput import Throughput, batch_problem, prefill_tokens_per_s, throughput
 from vcbench.records.reader import CellInfo, Run
@@ -139,7 +139,7 @@ def _problems(cell: CellInfo, lines: Sequence[RequestLine]) -> list[str]:
     """Requests that failed, and records that contradict themselves."""
     found = []
     for line in lines:
-        what = line.error or (round_problem(line) if cell.arm == "vericache" else "")
+        what = line.error or (round_problem(line) or level_problem(line) if cell.arm == "vericache" else "")
         if what:
             found.append(f"{cell.label}, task {line.task}, request {line.request}: {what}")
     return found
