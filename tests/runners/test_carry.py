@@ -266,7 +266,7 @@ def test_a_run_killed_after_its_prompts_were_changed_is_not_complete(config: Run
         raise Killed
 
     with pytest.raises(Killed):
-        execute(trace(config, source, rows("n", "a", "b")), console=quiet(), backend=partial(Bundled, engine=die))
+        execute(trace(config, source, rows("n", "a", "b")), console=quiet(), backend=partial(Bundled, session=die))
     assert not load_run(path).complete
     execute(trace(config, source, rows("n", "a", "b")), console=quiet())
     assert load_run(path).complete

@@ -94,10 +94,10 @@ class Generation:
 class BatchTiming:
     """Wall-clock seconds of one batch in one cell; `other_s` is what is neither drafting nor verifying.
 
-    compress_s: what compressing the batch takes; compressed_before: for how many of its requests it had been done for
-    another cell, when it was measured. offload_s: moving full caches to another tier before the first step.
-    row_steps: requests advanced, over all steps. tokens: those that steps committed, so without each request's first,
-    which its prefill gives.
+    compress_s: what compressing the batch takes; compressed_before: for how many of its caches it had been done for
+    another cell, when it was measured. offload_s: moving full caches to another tier before the first step. row_steps:
+    requests advanced, over all steps. tokens: those that steps committed, so without each request's first, which its
+    prefill gives.
     """
 
     compress_s: float = 0.0

@@ -26,7 +26,7 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Divergences:
-    """Measures cells with one engine. `setup` says how a cell is decoded, `stream` makes its readers of text."""
+    """Measures cells. `setup` says how a cell is decoded, `session` by what, `stream` makes its readers of text."""
 
     decoder: Decoder
     session: MakeSession

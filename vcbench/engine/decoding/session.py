@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -324,16 +325,31 @@ def decode_cell(
     `observe` is told of every commit.
     """
     opened = session(decoder, setup, stream=stream, observe=observe)
-    try:
+    with closing(opened):
         for item in batch:
             opened.admit(item)
         while opened.active:
             for event in opened.step():
                 if event.generation is not None:
                     yield event.generation
-    finally:
-        opened.close()
-    return opened.take_timing()
+        return opened.take_timing()
+
+
+def refill(opened: Session, waiting: Iterator[Prefilled], size: int) -> Generator[Generation, None, None]:
+    """Decodes a queue in an open session, at most `size` requests at a time, and gives each generation as it ends.
+
+    The next request is taken from the queue, and its prompt thereby prefilled if the queue is lazy, when there is room
+    for it: no more than `size` snapshots are ever alive. What a request gets is what it gets alone.
+    """
+    while True:
+        while len(opened.active) < size and (item := next(waiting, None)) is not None:
+            opened.admit(item)
+        if not opened.active:
+            return
+        for event in opened.step():
+            if event.generation is not None:
+                opened.release(event.request_id)
+                yield event.generation
 
 
 def run_cell(
@@ -346,7 +362,7 @@ def run_cell(
     observe: Observer | None = None,
     session: MakeSession = Session,
 ) -> BatchTiming:
-    """Decodes a batch to its end and calls `on_end` with each generation as it ends."""
+    """`decode_cell` to its end at once; `on_end` is called with each generation."""
     decoding = decode_cell(decoder, setup, batch, stream=stream, observe=observe, session=session)
     while True:
         try:
