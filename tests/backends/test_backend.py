@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Elsewhere(Backend):
     def capabilities(self) -> Capabilities:
         return Capabilities(arms=self.arms)
 
-    def open(self, plan: Plan) -> Mapping[str, Any]:
+    def open(self, plan: Plan, stage: Callable[[str], None]) -> Mapping[str, Any]:
         self.calls.append("open")
         return {"server": {"version": self.version}}
 

@@ -252,6 +252,19 @@ def test_runs_is_one_list_under_both_words(there: Path) -> None:
     assert json.loads(run("runs", "--json").stdout)[0]["run"] == "tiny"
 
 
+def test_runs_lie_in_a_directory(here: Path) -> None:
+    (here / "file").write_text("")
+    assert "is no directory" in refused("runs", "--dir", "file")
+    assert "no runs under none" in run("runs", "--dir", "none").stderr
+
+
+def test_the_gate_leaves_the_run_of_the_file_alone_too(there: Path) -> None:
+    before = (there / "runs/tiny/requests.jsonl").read_bytes()
+    done = run("check", "run.yaml", "--set", "cells.2.draft_length=3")
+    assert "runs/tiny is left alone" in done.stderr
+    assert (there / "runs/tiny/requests.jsonl").read_bytes() == before
+
+
 def test_show_without_a_request_lists_them(there: Path) -> None:
     done = run("show", "tiny")
     assert all(name in done.stdout for name in ("r000", "r001", "r002"))
@@ -390,6 +403,7 @@ def test_a_file_where_a_run_is_expected(here: Path) -> None:
         (["cells.3.draft_length=25"], "quick-cells.3.draft_length-25"),
         (["seed=1", "engine.threads=2"], "quick-seed-1-engine.threads-2"),
         (["output_dir=/tmp/x"], "quick"),
+        (["seed=1", "name=quick"], "quick"),
         (['methods.a.x="ä / ö"'], "quick-methods.a.x"),
     ],
 )

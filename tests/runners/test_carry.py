@@ -227,6 +227,15 @@ def test_a_run_beside_leaves_the_first_alone_and_shares_its_answers(config: RunC
     assert sorted(each.name for each in path.parent.iterdir()) == ["fresh", "tiny", "tiny-k-7"]
 
 
+def test_a_changed_row_makes_no_run_beside(config: RunConfig, tmp_path: Path) -> None:
+    """The name beside says what `--set` changed; rows are none of it."""
+    source = tmp_path / "p.jsonl"
+    path = execute(trace(config, source, rows("a", "b")), console=quiet(), beside="tiny-x")
+    changed = [*rows("a"), {"id": "b", "prompt_ids": [9] * 30}]
+    assert execute(trace(config, source, changed), console=quiet(), beside="tiny-x") == path
+    assert sorted(each.name for each in path.parent.iterdir()) == ["tiny", "tiny~1"]
+
+
 def test_wall_clocks_of_another_batch_size_are_not_taken_over(config: RunConfig) -> None:
     execute(config, console=quiet())
     console = heard()

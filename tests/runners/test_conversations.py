@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ class Scripted(Backend):
     def capabilities(self) -> Capabilities:
         return Capabilities(arms=("full", "lossy", "vericache"))
 
-    def open(self, plan: Plan) -> Mapping[str, Any]:
+    def open(self, plan: Plan, stage: Callable[[str], None]) -> Mapping[str, Any]:
         return {"script": "golden"}
 
     def admit(self, batch: Sequence[Asked]) -> Iterator[Admission]:
@@ -142,3 +142,35 @@ def test_cut_between_an_answer_and_its_next_turn_it_goes_on_there(tiny: ModelCon
     assert (path / "requests.jsonl").read_bytes().count(b"\n") == len(whole)
     assert not any(request.endswith("/t1") for _, request in engine.asked)
     assert load_run(path).complete
+
+
+@pytest.mark.model
+def test_conversations_are_taken_over_whole(tiny: ModelConfig, tmp_path: Path) -> None:
+    """Another draft length: full KV's and the lossy cell's turns are copied, the new cell finds its own way."""
+    config = configured(tiny, tmp_path)
+    first = load_run(execute(config, console=Console(quiet=True), backend=Scripted(tiny)))
+    changed = replace(config, cells=(*config.cells[:2], replace(config.cells[2], draft_length=5)))
+    script = Scripted(tiny)
+    run = load_run(execute(changed, console=Console(quiet=True), backend=script, beside="other"))
+    assert {arm for arm, _ in script.asked} == {"vericache"}
+    assert run.complete
+    for old, new in zip(first.cells, run.cells, strict=True):
+        assert set(run.asked(new, NAME)) == set(first.asked(old, NAME))
+    assert run.provenance["taken_over"]["cells"] == ["full", "lossy snap"]
+
+
+@pytest.mark.model
+def test_a_conversation_that_is_not_asked_any_more_is_set_aside_with_its_turns(
+    tiny: ModelConfig, tmp_path: Path
+) -> None:
+    config = configured(tiny, tmp_path)
+    before = load_run(execute(config, console=Console(quiet=True), backend=Scripted(tiny)))
+    script = Scripted(tiny)
+    fewer = replace(config, tasks=(replace(config.tasks[0], limit=1),))
+    run = load_run(execute(fewer, console=Console(quiet=True), backend=script))
+    assert script.asked == []
+    assert run.complete
+    conversations = {request.partition("/")[0] for _, request in run.prompts}
+    assert len(conversations) == 1
+    assert run.set_aside == len(before.prompts) - len(run.prompts) > 0
+    assert {key[2].partition("/")[0] for key in run.turns} == conversations

@@ -65,6 +65,18 @@ def test_a_long_batch_without_any_event_is_not_silent(monkeypatch: pytest.Monkey
     assert heard.export_text() == "prefill: 0 of 4 answers and measurements, after 1 min\n"
 
 
+def test_loading_does_not_count_as_speed() -> None:
+    clock, heard = Clock(), console(terminal=False)
+    shown = Display(heard, 4, stage="loading the model", clock=clock)
+    clock.now += 60
+    shown.tick()
+    shown.begin()
+    clock.now += 10
+    shown.advance(tokens=100)
+    assert shown.state() == "1 of 4 answers and measurements, 10.0 tokens/s over all, about 30 s left"
+    assert heard.export_text() == "loading the model: 0 of 4 answers and measurements, after 1 min\n"
+
+
 def test_a_short_run_in_a_pipe_says_nothing_on_the_way() -> None:
     clock, heard = Clock(), console(terminal=False)
     with Display(heard, 2, clock=clock) as shown:

@@ -106,10 +106,11 @@ class Backend(ABC):
         return nullcontext()
 
     @abstractmethod
-    def open(self, plan: Plan) -> Mapping[str, Any]:
+    def open(self, plan: Plan, stage: Callable[[str], None]) -> Mapping[str, Any]:
         """Gets ready to serve a plan's cells; returns what was found out on the way, as JSON, which is recorded.
 
-        The same run resumed must find the same. Raises ModelError, or InexactError where exactness cannot be had.
+        `stage` is told what is being done. The same run resumed must find the same. Raises ModelError, or InexactError
+        where exactness cannot be had.
         """
 
     @abstractmethod

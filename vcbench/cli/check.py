@@ -182,8 +182,10 @@ def _run_config(target: str, overrides: list[str], fault: str | None) -> Path:
     if target == TINY:
         return run_for_gate(tiny_run(fault), fault=fault, console=notes())
     from vcbench.config.load import load_config
+    from vcbench.config.overrides import name_beside
 
-    return run_for_gate(load_config(target, overrides, architecture_of=architecture_of), fault=fault, console=notes())
+    config = load_config(target, overrides, architecture_of=architecture_of)
+    return run_for_gate(config, fault=fault, console=notes(), beside=name_beside(config.name, overrides))
 
 
 def _records(text: str) -> Path:

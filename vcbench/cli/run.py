@@ -67,9 +67,7 @@ def run(
     from vcbench.runners.run import execute
     from vcbench.scoring.document import score_and_write
 
-    named = any(change.partition("=")[0].strip() == "name" for change in changes)
-    beside = None if named else name_beside(loaded.name, changes)
-    path = execute(loaded, console=notes(), beside=beside)
+    path = execute(loaded, console=notes(), beside=name_beside(loaded.name, changes))
     run = load_run(path)
     failed = score_and_write(run).errors()
     unanswered = sum(line.error is not None for line in run.requests.values())

@@ -23,6 +23,8 @@ def runs(
     from vcbench.records.printable import printable
     from vcbench.report.runs import list_runs
 
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"{directory} is no directory; --dir takes the directory where runs lie")
     try:
         entries = list_runs(directory)
     except OSError as error:

@@ -76,10 +76,12 @@ PLACES = ("name", "output_dir")
 def name_beside(name: str, overrides: Sequence[str]) -> str:
     """The name of a run whose configuration was changed by `overrides`, beside the run of the unchanged one.
 
-    It says what was changed (`quickstart-cells.3.draft_length-25`); the same overrides always give the same name.
+    It says what was changed (`quickstart-cells.3.draft_length-25`); the same overrides always give the same name. Where
+    they give a name themselves, that is it.
     """
-    changes = [text for text in overrides if text.partition("=")[0].strip() not in PLACES]
-    if not changes:
+    keys = [text.partition("=")[0].strip() for text in overrides]
+    changes = [text for text, key in zip(overrides, keys, strict=True) if key not in PLACES]
+    if not changes or "name" in keys:
         return name
     words = [re.sub(r"[^A-Za-z0-9._]+", "-", change).strip("-") for change in changes]
     made = "-".join([name, *words])

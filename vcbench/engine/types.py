@@ -74,7 +74,9 @@ class Generation:
     levels: what each level did, the lowest first and the full cache last; `rounds` are those that were committed.
     cache_classes: layers by class of the cache that was decoded from, of several drafting ones the uppermost.
     logits_sha256: over the float32 logits of all committed tokens, so that two arms can be compared bit for bit without
-    storing them.
+    storing them. prefill_s: what the cell would have needed by itself to prefill the prompt; None where nobody measured
+    it. compress_s, offload_s: making this request's draft caches, and moving its full one to another tier.
+    first_s, decode_s: decoding time from its admission to its first token, and to its end.
     """
 
     request_id: str
@@ -87,6 +89,10 @@ class Generation:
     cache_classes: dict[str, int] = field(default_factory=dict)
     logits_sha256: str = ""
     error: str | None = None
+    prefill_s: float | None = None
+    compress_s: float = 0.0
+    offload_s: float = 0.0
+    first_s: float = 0.0
     decode_s: float = 0.0
 
 

@@ -22,13 +22,15 @@ from vcbench.runners.run import execute
 DEMO_REQUESTS = 8
 
 
-def run_for_gate(config: RunConfig, *, fault: str | None, console: Console) -> Path:
+def run_for_gate(config: RunConfig, *, fault: str | None, console: Console, beside: str | None = None) -> Path:
     """Carries out a configuration and returns the run's directory; a fault has one of its own, beside the sound run.
+
+    `beside` is the sound run's name where its own is that of another run.
 
     Raises UsageError where the fault could not show in this configuration.
     """
     if fault is None:
-        return execute(config, console=console)
+        return execute(config, console=console, beside=beside)
     if obstacle := fault_obstacle(config, fault):
         raise UsageError(f"fault {fault} would do nothing here: {obstacle}")
     named = replace(config, name=f"{config.name}-{fault}")

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from vcbench.errors import UsageError
-from vcbench.metrics.bytes import Moment, factors
 from vcbench.metrics.levels import full_loads_per_100_tokens, level_figures
 from vcbench.metrics.text import first_divergence, is_looped
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import CellInfo, Run, load_run
 from vcbench.records.schema import DivergenceLine, PromptLine, RequestLine
 from vcbench.registry import suggest
+from vcbench.report.cost import byte_lines, cell_line, time_lines
 from vcbench.report.sparkline import rounds_bar, sparkline
 
 BEFORE_FORK = 80
@@ -56,6 +56,8 @@ def _request(run: Run, prompt: PromptLine, console: Console) -> Iterator[Text]:
             key = (cell.id, prompt.task, prompt.request)
             yield Text("")
             yield from _cell(cell, run.requests.get(key), full, run.divergences.get(key), console)
+            if words := cell_line(run, cell, prompt.task):
+                yield Text(f"  {words}")
 
 
 def _cell(
@@ -73,9 +75,8 @@ def _cell(
         yield Text(f"  failed: {printable(line.error)}", style="red")
     looped = ", repeats itself" if is_looped(line.token_ids) else ""
     yield Text(f"  {len(line.token_ids)} tokens, finish reason {printable(line.finish_reason)}{looped}")
-    if line.kv_end is not None:
-        yield Text(f"  {_bytes(line)}")
-        yield Text(f"  {_factors(line)}")
+    for words in (*byte_lines(line), *time_lines(line, full)):
+        yield Text(f"  {words}")
     ascii_only = console.options.ascii_only
     if line.drafted:
         yield Text(f"  rounds, accepted/drafted: {_fractions(line)}")
@@ -129,29 +130,6 @@ def _id(line: RequestLine, index: int) -> str:
 
 def _fractions(line: RequestLine) -> str:
     return " ".join(f"{a}/{d}" for a, d in zip(line.accepted, line.drafted, strict=False))
-
-
-def _bytes(line: RequestLine) -> str:
-    kv = line.kv_end or {}
-    stored, full = kv.get("stored"), kv.get("full")
-    if not isinstance(stored, int) or not isinstance(full, int) or not stored:
-        return "KV bytes: not recorded"
-    classes = ", ".join(f"{printable(name)} x {layers}" for name, layers in line.cache_classes.items())
-    return f"KV at the end: {stored:,} bytes stored, full {full:,} ({full / stored:.2f} x); {classes or 'no class'}"
-
-
-def _factors(line: RequestLine) -> str:
-    """By how much codes alone, all that is stored and all that is resident are smaller than the full cache."""
-    moments: tuple[tuple[Moment, str], ...] = (("kv_start", "at the start"), ("kv_end", "at the end"))
-    return "KV factors, codes / stored / resident: " + ", ".join(
-        f"{' / '.join(map(_factor, (found.codes, found.stored, found.resident)))} {when}"
-        for moment, when in moments
-        for found in [factors([line], moment)]
-    )
-
-
-def _factor(value: float | None) -> str:
-    return "?" if value is None else f"{value:.2f}"
 
 
 def _bar_width(console: Console) -> int:

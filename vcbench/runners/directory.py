@@ -25,8 +25,9 @@ def open_run(bench: Workbench, console: Console, *, beside: str | None = None) -
     """The run's directory, locked.
 
     A run of that name with the same cells is continued, whatever prompts were added to it, taken from it or put into
-    another order. One with other cells or with a prompt that has changed stays as it is: with `beside`, which is then
-    the new run's name, where it is; else in an archive. What it holds of the new one is taken over. All that is said.
+    another order. One with other cells or with a prompt that has changed stays as it is: with other cells and `beside`,
+    which is then the new run's name, where it is; else in an archive. What it holds of the new one is taken over, and
+    all that is said.
     """
     path = user_path(bench.config.output_dir) / bench.config.name
     if not RunDirectory.exists(path):
@@ -35,7 +36,7 @@ def open_run(bench: Workbench, console: Console, *, beside: str | None = None) -
     difference = what_differs(bench, run)
     if difference is None:
         return _continued(bench, run, console)
-    if beside is not None and beside != bench.config.name:
+    if beside is not None and beside != bench.config.name and _cells_now(bench) != _cells_then(run):
         console.print(f"{path} is left alone: it holds another run ({difference}). This one is {beside}", markup=False)
         bench = replace(bench, config=replace(bench.config, name=beside))
         if RunDirectory.exists(path.with_name(beside)):
@@ -49,8 +50,7 @@ def open_run(bench: Workbench, console: Console, *, beside: str | None = None) -
 
 def what_differs(bench: Workbench, run: Run) -> str | None:
     """Why a run on disk is not this one, or None if it can be continued."""
-    now = {(cell.task.name, cell.label): cell.id for cell in bench.plan.cells}
-    then = {(cell.task or "", cell.label): cell.id for cell in run.cells}
+    now, then = _cells_now(bench), _cells_then(run)
     if now.keys() != then.keys():
         return "other cells"
     if now != then:
@@ -60,6 +60,14 @@ def what_differs(bench: Workbench, run: Run) -> str | None:
     if run.provenance.get("decoding_threads") != threads:
         return f"prefilled with {run.provenance.get('decoding_threads')} threads, now {threads}"
     return _other_prompts(bench, recorded_prompts(run))
+
+
+def _cells_now(bench: Workbench) -> dict[tuple[str, str], str]:
+    return {(cell.task.name, cell.label): cell.id for cell in bench.plan.cells}
+
+
+def _cells_then(run: Run) -> dict[tuple[str, str], str]:
+    return {(cell.task or "", cell.label): cell.id for cell in run.cells}
 
 
 def recorded_prompts(run: Run) -> dict[tuple[str, str], PromptLine]:

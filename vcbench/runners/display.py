@@ -22,10 +22,12 @@ UNIT = "answers and measurements"
 class Display:
     """The progress of one run; use it as a context. clock: seconds that only grow."""
 
-    def __init__(self, console: Console, total: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console, total: int, *, stage: str = "prefill", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._console, self._clock = console, clock
-        self.total, self.done, self.tokens, self.stage = total, 0, 0, "prefill"
-        self._started = self._said = clock()
+        self.total, self.done, self.tokens, self.stage = total, 0, 0, stage
+        self._entered = self._started = self._said = clock()
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._watch: threading.Thread | None = None
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
@@ -43,6 +45,10 @@ class Display:
         if self._watch is not None:
             self._watch.join()
         self._bar.stop()
+
+    def begin(self) -> None:
+        """From now on answers can be expected: speed and time left are reckoned from here."""
+        self._started = self._clock()
 
     def enter(self, stage: str) -> None:
         """What is being done now."""
@@ -78,7 +84,7 @@ class Display:
             now = self._clock()
             if not self._console.is_terminal and now - self._said >= EVERY_S:
                 self._said = now
-                spent = spoken(now - self._started)
+                spent = spoken(now - self._entered)
                 self._console.print(f"{self.stage}: {state}, after {spent}", markup=False)
 
     def _look(self) -> None:

@@ -68,7 +68,7 @@ def request_line(
         levels=[level_facts(tally) for tally in generation.levels],
         cache_classes=generation.cache_classes,
         logits_sha256=generation.logits_sha256,
-        timing={"decode_s": generation.decode_s},
+        timing=request_timing(generation),
     )
 
 
@@ -82,6 +82,19 @@ def level_facts(tally: Tally) -> dict[str, Any]:
         "tokens": tally.tokens,
         "cache_class": tally.cache_class,
     }
+
+
+def request_timing(generation: Generation) -> dict[str, float]:
+    """Seconds of one request by phase; `ttft_s` is all that the cell does for it before its first token."""
+    timing = {
+        "compress_s": generation.compress_s,
+        "offload_s": generation.offload_s,
+        "decode_s": generation.decode_s,
+    }
+    if generation.prefill_s is not None:
+        before = generation.prefill_s + generation.compress_s + generation.offload_s
+        timing |= {"prefill_s": generation.prefill_s, "ttft_s": before + generation.first_s}
+    return timing
 
 
 def failed_line(cell: Cell, prompt: Prompt, reason: str) -> RequestLine:
@@ -98,8 +111,17 @@ def failed_line(cell: Cell, prompt: Prompt, reason: str) -> RequestLine:
     )
 
 
-def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTiming, gives: Capabilities) -> BatchLine:
-    """The wall clock of one batch; tokens from the prefill are not decoding's. What nobody measured is left out."""
+def batch_line(
+    cell: Cell,
+    generations: Sequence[Generation],
+    timing: BatchTiming,
+    gives: Capabilities,
+    neighbours: Mapping[str, float],
+) -> BatchLine:
+    """The wall clock of one batch; tokens from the prefill are not decoding's. What nobody measured is left out.
+
+    neighbours: the machine's load meanwhile.
+    """
     phases = {"draft_s": timing.draft_s, "verify_s": timing.verify_s}
     return BatchLine(
         cell=cell.id,
@@ -114,6 +136,7 @@ def batch_line(cell: Cell, generations: Sequence[Generation], timing: BatchTimin
             **(phases | {"other_s": timing.other_s if timing.verify_s else 0.0} if gives.phases else {}),
             "steps": timing.steps,
             "peak_rss_bytes": peak_rss_bytes(),
+            **neighbours,
         },
     )
 

@@ -24,6 +24,7 @@ from vcbench.runners.agenda import Agenda
 from vcbench.runners.directory import open_run
 from vcbench.runners.display import Display
 from vcbench.runners.ledger import Ledger
+from vcbench.runners.neighbours import Neighbours
 from vcbench.runners.setup import Workbench, exclusions, prepare
 from vcbench.runners.turns import Turns
 from vcbench.tasks.base import Prompt
@@ -72,8 +73,10 @@ class _Runner:
         if not missing and not self.turns.unfinished():
             self.console.print(f"{self.directory.path} is complete; nothing to run", markup=False)
             return
-        self.directory.add_provenance({"opened": dict(self.backend.open(self.bench.plan))})
-        with Display(self.console, missing) as self.display:
+        with Display(self.console, missing, stage="loading the model") as self.display:
+            opened = self.backend.open(self.bench.plan, self.display.enter)
+            self.directory.add_provenance({"opened": dict(opened)})
+            self.display.begin()
             for number, task, prompts in batches:
                 self._run_turns(number, task, prompts)
 
@@ -139,12 +142,14 @@ class _Runner:
         ended: list[Generation] = []
         requests = {name: self.bench.request(cell.task, prompt) for name, prompt in todo.items()}
         recording.reset_peak_rss()
+        neighbours = Neighbours()
         serving = self.backend.serve(cell, list(requests.values()))
         for generation in serving:
             ended.append(generation)
             prompt, stop_ids = todo[generation.request_id], requests[generation.request_id].stop_ids
             self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids))
-        self.ledger.append(recording.batch_line(cell, ended, serving.timing, self.backend.capabilities()))
+        gives, load = self.backend.capabilities(), neighbours.timing()
+        self.ledger.append(recording.batch_line(cell, ended, serving.timing, gives, load))
 
     def _record(self, line: RequestLine) -> None:
         self.ledger.append(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, get_args
@@ -18,13 +17,14 @@ from vcbench.backends.bundled.methods import Methods, cell_setup
 from vcbench.backends.bundled.warmup import warm_up
 from vcbench.backends.cells import Cell, Identity, Plan
 from vcbench.calibration.base import Calibration
-from vcbench.compressors.base import prefill_for
+from vcbench.compressors.base import Wants, prefill_for
 from vcbench.config.schema import Arm, RunConfig
 from vcbench.engine.decoding.levels import Prefilled
 from vcbench.engine.decoding.session import CellSetup, MakeSession, Session, decode_cell
 from vcbench.engine.decoding.stopping import check_request
 from vcbench.engine.decoding.teacher_forced import Divergence
 from vcbench.engine.environment import set_threads
+from vcbench.engine.model.decoder import Prefill
 from vcbench.engine.model.linear import PROBE_ROWS, PROBE_TILES
 from vcbench.engine.types import BatchTiming, Generation, Request
 from vcbench.errors import RequestError
@@ -79,15 +79,17 @@ class Bundled(Backend):
     def at_work(self, say: Callable[[str], None]) -> AbstractContextManager[None]:
         return announced(say)
 
-    def open(self, plan: Plan) -> Mapping[str, Any]:
+    def open(self, plan: Plan, stage: Callable[[str], None]) -> Mapping[str, Any]:
+        stage("loading the model")
         self._decoder, tiles = load(self.files, self._identity, self.config.engine.exactness)
         self._methods = Methods(plan.cells)
+        stage("warming up")
         warm_up(self._decoder, plan, self._methods)
         return {"row_tiles": tiles, "probe": {"rows": list(PROBE_ROWS), "tiles": list(PROBE_TILES)} if tiles else None}
 
     def admit(self, batch: Sequence[Asked]) -> Iterator[Admission]:
         for asked in batch:
-            name, started = asked.request.id, time.perf_counter()
+            name = asked.request.id
             try:
                 prefilled = self._prefill(asked)
             except RequestError as error:
@@ -95,7 +97,8 @@ class Bundled(Backend):
                 continue
             self._batch[name] = prefilled
             self._expect(prefilled, asked.cells)
-            yield Admission(name, prefill_s=time.perf_counter() - started)
+            spent = prefilled.prefill.time
+            yield Admission(name, prefill_s=spent.total_s if spent is not None else 0.0)
 
     def serve(self, cell: Cell, requests: Sequence[Request]) -> Serving:
         timing = BatchTiming()
@@ -130,18 +133,37 @@ class Bundled(Backend):
                 self._drafts.expect(prefilled.prefill, level.name, 1 + measured)
 
     def _decode(self, cell: Cell, requests: Sequence[Request], timing: BatchTiming) -> Iterator[Generation]:
+        """What the session gives, with each request charged what the cell would have needed by itself."""
         setup = self._setup(cell)
         batch = [self._batch[request.id] for request in requests]
-        spent = yield from decode_cell(self._decoder, setup, batch, stream=self._text, session=self.session)
+        shared = [level.drafts_by for level in setup.levels if isinstance(level.drafts_by, SharedCompressor)]
+        decoding = decode_cell(self._decoder, setup, batch, stream=self._text, session=self.session)
+        while True:
+            try:
+                generation = next(decoding)
+            except StopIteration as end:
+                spent: BatchTiming = end.value
+                break
+            prefill = self._batch[generation.request_id].prefill
+            generation.prefill_s = prefill_alone(prefill, shared)
+            generation.compress_s += sum(compressor.uncharged_s(prefill) for compressor in shared)
+            yield generation
         for name in BatchTiming.__slots__:
             setattr(timing, name, getattr(spent, name))
-        for shared in (level.drafts_by for level in setup.levels):
-            if isinstance(shared, SharedCompressor):
-                timing.compress_s += shared.charged_s - shared.spent_s
-                timing.compressed_before += shared.copied
+        timing.compress_s += sum(compressor.uncharged_s(item.prefill) for compressor in shared for item in batch)
+        timing.compressed_before = sum(compressor.copied for compressor in shared)
 
     def _setup(self, cell: Cell) -> CellSetup:
         return cell_setup(cell, self.config, lambda name: SharedCompressor(name, self._methods.of(name), self._drafts))
 
     def _text(self) -> TextStream:
         return TextStream(self._tokenizer)
+
+
+def prefill_alone(prefill: Prefill, wanted: Sequence[Wants]) -> float | None:
+    """Seconds of a shared prefill that a cell with these compressors would have needed by itself, where known."""
+    if prefill.time is None:
+        return None
+    window = max((compressor.query_window for compressor in wanted), default=0)
+    statistics = [statistic for compressor in wanted for statistic in compressor.statistics]
+    return prefill.time.alone(query_window=window, statistics=statistics)

@@ -10,13 +10,15 @@ back, since codes and evicted entries do not come back.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from vcbench.compressors.base import Compressor
+from vcbench.engine.clock import now
 from vcbench.engine.kv.cache import KVCache
 from vcbench.engine.model.decoder import Prefill
 from vcbench.engine.model.observe import Statistic
@@ -52,14 +54,14 @@ class Drafts:
             self._limit += sum(prefill.cache.nbytes().values())
         self._wanted[method, id(prefill)] += uses
 
-    def take(self, key: Key, make: Callable[[], KVCache]) -> tuple[KVCache, float, bool]:
+    def take(self, key: Key, make: Callable[[], KVCache], device: torch.device) -> tuple[KVCache, float, bool]:
         """A cache of its own for the caller, the seconds that making one takes, and whether it was not made for it."""
         self._wanted[key] -= 1
         kept = self._kept.get(key)
         if kept is None:
-            started = time.perf_counter()
+            started = now(device)
             cache = make()
-            seconds = time.perf_counter() - started
+            seconds = now(device) - started
             self._keep(key, cache, seconds)
             return cache, seconds, False
         if self._wanted[key] > 0 and (copy := kept.cache.fork()) is not None:
@@ -82,14 +84,13 @@ class Drafts:
 class SharedCompressor:
     """A method's compressor for one run of one cell. It compresses as the method does, or hands out what it has made.
 
-    charged_s: what compressing takes for the caches handed out; spent_s: what handing them out took here. copied: how
-    many of them had been made for another cell.
+    copied: how many of the caches handed out had been made for another cell.
     """
 
     def __init__(self, method: str, compressor: Compressor[Any], drafts: Drafts) -> None:
         self._method, self._compressor, self._drafts = method, compressor, drafts
-        self.charged_s = self.spent_s = 0.0
         self.copied = 0
+        self._uncharged: dict[int, float] = {}
 
     @property
     def query_window(self) -> int:
@@ -103,10 +104,14 @@ class SharedCompressor:
 
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
         """A draft cache for the prompt, with the same bits whether made or copied."""
-        started = time.perf_counter()
+        device = prefill.cache.shape.device
+        started = now(device)
         make = lambda: self._compressor.compress(prefill, seed=seed)  # noqa: E731
-        cache, seconds, copied = self._drafts.take((self._method, id(prefill)), make)
-        self.charged_s += seconds
+        cache, seconds, copied = self._drafts.take((self._method, id(prefill)), make, device)
         self.copied += copied
-        self.spent_s += time.perf_counter() - started
+        self._uncharged[id(prefill)] = seconds - (now(device) - started)
         return cache
+
+    def uncharged_s(self, prefill: Prefill) -> float:
+        """What compressing a prompt takes, less what handing out its cache took here: the difference to be charged."""
+        return self._uncharged.get(id(prefill), 0.0)

@@ -8,7 +8,6 @@ depend on what else is there.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from vcbench.config.schema import Arm, DraftLength, Tier
+from vcbench.engine.clock import now
 from vcbench.engine.decoding.levels import NOT_FINITE, CacheLevel, Drafter, Prefilled, Span, choose
 from vcbench.engine.decoding.ngram import NgramLevel
 from vcbench.engine.decoding.progress import Observer, Progress
@@ -85,11 +85,17 @@ class Event:
 
 @dataclass(slots=True)
 class Row:
-    """A request that has been admitted. admitted_s: the session's decoding time until then; seen: tokens reported."""
+    """A request that has been admitted. admitted_s: the session's decoding time until then; seen: tokens reported.
+
+    compress_s, offload_s: what admitting it took; first_s: decoding time from there to its first token.
+    """
 
     item: Prefilled
     progress: Progress
     admitted_s: float
+    compress_s: float = 0.0
+    offload_s: float = 0.0
+    first_s: float = 0.0
     kv_start: KVBytes | None = None
     seen: int = 0
     reported: bool = False
@@ -160,28 +166,29 @@ class Session:
         key = item.request.id
         if key in self.rows:
             raise ValueError(f"request {key} has been admitted already")
-        started = time.perf_counter()
+        started = self._now()
         if self.drafter is not None:
             self.drafter.admit(item)
-        compressed = time.perf_counter()
+        compressed = self._now()
         self.full.admit(item)
         if any(cache.needs_queries for cache in self.drafts(key)):
             self.full.caches[key].queries = QueryLog()
-        self.timing.compress_s += compressed - started
-        self.timing.offload_s += time.perf_counter() - compressed
         row = self.rows[key] = Row(item, self.make_progress(item), self._decoded_s)
+        row.compress_s, row.offload_s = compressed - started, self._now() - compressed
+        self.timing.compress_s += row.compress_s
+        self.timing.offload_s += row.offload_s
         row.kv_start = self._bytes(key)
 
     def step(self) -> list[Event]:
         """Advances every active request by one round, or one token; newcomers get their first token before that."""
-        started = time.perf_counter()
-        self._first_tokens()
+        started = self._now()
+        self._first_tokens(started)
         active = [row.progress for row in self.rows.values() if not row.progress.finished]
         if active:
             self._advance(active)
             self.timing.steps += 1
             self.timing.row_steps += len(active)
-        spent = time.perf_counter() - started
+        spent = self._now() - started
         self._decoded_s += spent
         self.timing.decode_s += spent
         return [self.event(row) for row in self.rows.values() if not row.reported]
@@ -212,7 +219,10 @@ class Session:
         room = snapshot.tokens + item.request.max_tokens
         return snapshot.moved_to(DiskStore(snapshot.shape, self.setup.disk_directory, room))
 
-    def _first_tokens(self) -> None:
+    def _now(self) -> float:
+        return now(self.decoder.shape.device)
+
+    def _first_tokens(self, started: float) -> None:
         """The first token comes from the prefill's logits, the same for every cell."""
         for row in self.rows.values():
             if row.progress.token_ids or row.progress.finished:
@@ -224,6 +234,7 @@ class Session:
                 row.progress.fail(NumericError("logits are not finite at step 0, in the prefill"))
             else:
                 row.progress.commit([choice], logits)
+            row.first_s = self._decoded_s + self._now() - started - row.admitted_s
 
     def _advance(self, active: Sequence[Progress]) -> None:
         before = sum(len(progress.token_ids) for progress in active)
@@ -256,6 +267,9 @@ class Session:
             cache_classes={type(cache).__name__: self.decoder.shape.n_layers for cache in used},
             logits_sha256=progress.logits_sha256(),
             error=progress.error,
+            compress_s=row.compress_s,
+            offload_s=row.offload_s,
+            first_s=row.first_s,
             decode_s=self._decoded_s - row.admitted_s,
         )
 

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.attention.forward import BatchAttention
+from vcbench.engine.clock import now
 from vcbench.engine.kv.cache import EntryCache, FullCache, KVCache
 from vcbench.engine.kv.stores import KVShape, PagedStore
+from vcbench.engine.model.gathering import Gathering, PrefillTime
 from vcbench.engine.model.linear import Linear, RowMode, set_tiles
 from vcbench.engine.model.mlp import FeedForward
-from vcbench.engine.model.observe import LayerRows, Observer, Reader, Statistic
+from vcbench.engine.model.observe import LayerRows, Reader, Statistic
 from vcbench.engine.model.row_operations import RowOperations
 from vcbench.engine.rope import RopeTable
 from vcbench.models.architecture import Architecture
@@ -65,7 +67,8 @@ ResultT = TypeVar("ResultT")
 class Prefill:
     """What a prompt leaves behind: first_logits: [V]; queries: per layer [W, H, D], post-RoPE, the last W tokens.
 
-    `statistics` were gathered on the way. `instruct` is None for a model without a tokenizer.
+    `statistics` were gathered on the way. `instruct` is None for a model without a tokenizer. `time` is None where
+    nobody measured it.
     """
 
     cache: FullCache
@@ -75,6 +78,7 @@ class Prefill:
     decoder: Decoder | None = None
     instruct: Instruct | None = None
     statistics: dict[Statistic[Any], Any] = field(default_factory=dict)
+    time: PrefillTime | None = None
 
     def statistic(self, wanted: Statistic[ResultT]) -> ResultT:
         """A statistic of the prompt. Cost: another pass over the prompt if the prefill was not asked to gather it."""
@@ -133,29 +137,23 @@ class Decoder:
         instruct: Instruct | None = None,
     ) -> Prefill:
         """Runs a prompt through a new full cache, `chunk` tokens at a time, and commits it."""
+        began = now(self.shape.device)
         cache = FullCache(self.shape)
-        windows: list[Tensor] = []
-        gathered = {wanted: wanted.begin(self.shape, len(token_ids)) for wanted in statistics}
-        observers: list[Observer] = [accumulator.add for accumulator in gathered.values()]
-        if query_window:
-            observers.append(lambda rows: keep_window(windows, rows.layer, rows.q, query_window))
-
-        def show(rows: LayerRows) -> None:
-            for observer in observers:
-                observer(rows)
-
+        gathering = Gathering(self.shape, len(token_ids), query_window=query_window, statistics=statistics)
         x = torch.empty(0)
         for start in range(0, len(token_ids), chunk):
-            x = self._run_prompt(cache, token_ids[start : start + chunk], show)
+            x = self._run_prompt(cache, token_ids[start : start + chunk], gathering.show)
         cache.commit(len(token_ids))
+        first_logits, results = self._logits(x[-1:])[0], gathering.results()
         return Prefill(
             cache=cache,
-            first_logits=self._logits(x[-1:])[0],
-            queries=windows,
+            first_logits=first_logits,
+            queries=gathering.windows,
             token_ids=tuple(token_ids),
             decoder=self,
             instruct=instruct,
-            statistics={wanted: accumulator.result() for wanted, accumulator in gathered.items()},
+            statistics=results,
+            time=gathering.time(now(self.shape.device) - began),
         )
 
     def read_on(self, cache: EntryCache, token_ids: Sequence[int], reader: Reader) -> None:
@@ -270,11 +268,3 @@ def log_queries(blocks: Sequence[Block], layer: int, q: Tensor) -> None:
         if block.cache.queries is not None:
             block.cache.queries.note(layer, block.cache.tokens, q[start:stop])
         start = stop
-
-
-def keep_window(windows: list[Tensor], layer: int, q: Tensor, size: int) -> None:
-    """windows[layer] becomes the last `size` queries seen so far."""
-    if layer == len(windows):
-        windows.append(q[-size:].clone())
-    else:
-        windows[layer] = torch.cat([windows[layer], q])[-size:].clone()
