@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vcbench.metrics.interval import Estimate, ratio
 from vcbench.records.schema import RequestLine
 
 
@@ -41,16 +40,14 @@ def level_figures(lines: Sequence[RequestLine]) -> tuple[LevelFigures, ...]:
     )
 
 
-def full_loads_per_100_tokens(lines: Sequence[RequestLine]) -> Estimate | None:
-    """How often the full cache was read for 100 decoded tokens; None for records without levels.
+def full_loads(line: RequestLine) -> tuple[float, float] | None:
+    """How often a request read the full cache, for 100 tokens, and its decoded tokens; None where nobody recorded it.
 
-    Decoding one token at a time reads it 100 times. The first token is the prefill's and not counted.
+    Decoding one token at a time reads it 100 times for 100 tokens. The first token is the prefill's and not counted.
     """
-    known = [line for line in lines if line.levels and len(line.token_ids) > 1]
-    if len(known) < sum(len(line.token_ids) > 1 for line in lines):
+    if not line.levels or len(line.token_ids) < 2:
         return None
-    loads = [100.0 * line.levels[-1]["passes"] for line in known]
-    return ratio(loads, [float(len(line.token_ids) - 1) for line in known])
+    return 100.0 * line.levels[-1]["passes"], float(len(line.token_ids) - 1)
 
 
 def level_problem(line: RequestLine) -> str:

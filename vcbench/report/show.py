@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vcbench.errors import UsageError
-from vcbench.metrics.levels import full_loads_per_100_tokens, level_figures
+from vcbench.metrics.levels import full_loads, level_figures
 from vcbench.metrics.text import first_divergence, is_looped
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import CellInfo, Run, load_run
@@ -97,9 +97,9 @@ def level_lines(line: RequestLine) -> Iterator[str]:
         for each in figures[:-1]:
             passes = f", {each.passes} passes" if each.passes else ""
             yield f"level {each.name}: {each.accepted}/{each.drafted} accepted in {each.rounds} rounds{passes}"
-    loads = full_loads_per_100_tokens([line])
+    loads = full_loads(line)
     if line.drafted and loads is not None:
-        yield f"full cache read {figures[-1].passes} times: {loads.value:.3g} per 100 tokens"
+        yield f"full cache read {figures[-1].passes} times: {loads[0] / loads[1]:.3g} per 100 tokens"
 
 
 def _text(cell: CellInfo, line: RequestLine, full: RequestLine | None) -> Iterator[Text]:

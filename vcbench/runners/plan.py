@@ -129,7 +129,11 @@ def cell_id(
         },
     }
     if engine.exactness == "fast":
-        depends |= {"batch_size": engine.batch_size, "threads": engine.threads or physical_cores()}
+        depends |= {
+            "batch_size": engine.batch_size,
+            "threads": engine.threads or physical_cores(),
+            "refill": engine.refill,
+        }
     canonical = json.dumps(depends, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

@@ -117,10 +117,12 @@ def batch_line(
     timing: BatchTiming,
     gives: Capabilities,
     neighbours: Mapping[str, float],
+    *,
+    refilled: bool = False,
 ) -> BatchLine:
     """The wall clock of one batch; tokens from the prefill are not decoding's. What nobody measured is left out.
 
-    neighbours: the machine's load meanwhile.
+    neighbours: the machine's load meanwhile. refilled: these were not decoded together but drawn from as others ended.
     """
     phases = {"draft_s": timing.draft_s, "verify_s": timing.verify_s}
     return BatchLine(
@@ -128,6 +130,7 @@ def batch_line(
         task=cell.task.name,
         requests=[generation.request_id for generation in generations],
         tokens=sum(max(0, len(generation.token_ids) - 1) for generation in generations),
+        refilled=refilled,
         timing={
             "compress_s": timing.compress_s,
             "compressed_before": timing.compressed_before,
@@ -135,6 +138,7 @@ def batch_line(
             "decode_s": timing.decode_s,
             **(phases | {"other_s": timing.other_s if timing.verify_s else 0.0} if gives.phases else {}),
             "steps": timing.steps,
+            "row_steps": timing.row_steps,
             "peak_rss_bytes": peak_rss_bytes(),
             **neighbours,
         },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from typing import Any, get_args
 
 from vcbench.backends.base import Admission, Asked, Backend, Capabilities, Pair, Serving
@@ -20,7 +20,7 @@ from vcbench.calibration.base import Calibration
 from vcbench.compressors.base import Wants, prefill_for
 from vcbench.config.schema import Arm, RunConfig
 from vcbench.engine.decoding.levels import Prefilled
-from vcbench.engine.decoding.session import CellSetup, MakeSession, Session, decode_cell
+from vcbench.engine.decoding.session import CellSetup, MakeSession, Session, decode_cell, refill
 from vcbench.engine.decoding.stopping import check_request
 from vcbench.engine.decoding.teacher_forced import Divergence
 from vcbench.engine.environment import set_threads
@@ -31,6 +31,12 @@ from vcbench.errors import RequestError
 from vcbench.models.instruction import InstructionWriter
 from vcbench.models.store import ModelFiles
 from vcbench.models.tokenizer import TextStream, Tokenizer
+
+
+def batched(pairs: Sequence[Pair], size: int) -> Iterator[Sequence[Pair]]:
+    """The pairs, so many at a time."""
+    for start in range(0, len(pairs), size):
+        yield pairs[start : start + size]
 
 
 class Bundled(Backend):
@@ -58,7 +64,13 @@ class Bundled(Backend):
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            arms=get_args(Arm), logit_hashes=True, kv_bytes=True, divergence=True, phases=True, prefill=True
+            arms=get_args(Arm),
+            logit_hashes=True,
+            kv_bytes=True,
+            divergence=True,
+            phases=True,
+            prefill=True,
+            refill=True,
         )
 
     def calibrations(self) -> Mapping[str, Calibration]:
@@ -91,33 +103,46 @@ class Bundled(Backend):
         for asked in batch:
             name = asked.request.id
             try:
-                prefilled = self._prefill(asked)
+                self._check(asked.request)
             except RequestError as error:
                 yield Admission(name, error=str(error))
                 continue
-            self._batch[name] = prefilled
+            if self.config.engine.refill:
+                yield Admission(name)
+                continue
+            prefilled = self._batch[name] = self._prefill(asked.request, asked.cells)
             self._expect(prefilled, asked.cells)
             spent = prefilled.prefill.time
             yield Admission(name, prefill_s=spent.total_s if spent is not None else 0.0)
 
     def serve(self, cell: Cell, requests: Sequence[Request]) -> Serving:
         timing = BatchTiming()
-        return Serving(self._decode(cell, requests, timing), timing)
+        decode = self._decode_queue if self.config.engine.refill else self._decode
+        return Serving(decode(cell, requests, timing), timing)
 
     def measure(
         self, cell: Cell, full: Cell, pairs: Sequence[Pair], beside: Sequence[Request]
     ) -> Mapping[str, Divergence]:
         measuring = Divergences(self._decoder, self.session, self._setup, self._text)
-        return measuring.of(cell, full, pairs, [self._batch[request.id] for request in beside])
+        if not self.config.engine.refill:
+            return measuring.of(cell, full, pairs, [self._batch[request.id] for request in beside])
+        found, asked = dict[str, Divergence](), {request.id: request for request in beside}
+        for some in batched(pairs, self.config.engine.batch_size):
+            found |= measuring.of(
+                cell, full, some, [self._prefill(asked[pair.full.request], (full, cell)) for pair in some]
+            )
+        return found
 
     def release(self) -> None:
         self._batch, self._drafts = {}, Drafts()
 
-    def _prefill(self, asked: Asked) -> Prefilled:
-        architecture, request = self.files.architecture, asked.request
+    def _check(self, request: Request) -> None:
+        architecture = self.files.architecture
         check_request(request, vocab_size=architecture.vocab_size, max_context=architecture.max_context)
+
+    def _prefill(self, request: Request, cells: Sequence[Cell]) -> Prefilled:
         prefill = prefill_for(
-            self._methods.of_all(asked.cells),
+            self._methods.of_all(cells),
             self._decoder,
             request.prompt_ids,
             chunk=self.config.engine.prefill_chunk,
@@ -152,6 +177,26 @@ class Bundled(Backend):
             setattr(timing, name, getattr(spent, name))
         timing.compress_s += sum(compressor.uncharged_s(item.prefill) for compressor in shared for item in batch)
         timing.compressed_before = sum(compressor.copied for compressor in shared)
+
+    def _decode_queue(self, cell: Cell, requests: Sequence[Request], timing: BatchTiming) -> Iterator[Generation]:
+        """The same with every prompt prefilled for this cell alone, when there is room for it in the batch."""
+        seconds: dict[str, float] = {}
+
+        def queue() -> Iterator[Prefilled]:
+            for request in requests:
+                item = self._prefill(request, (cell,))
+                seconds[request.id] = item.prefill.time.total_s if item.prefill.time is not None else 0.0
+                yield item
+                del item
+
+        setup = cell_setup(cell, self.config, self._methods.of)
+        with closing(self.session(self._decoder, setup, stream=self._text)) as opened:
+            for generation in refill(opened, queue(), self.config.engine.batch_size):
+                generation.prefill_s = seconds[generation.request_id]
+                yield generation
+            spent = opened.take_timing()
+        for name in BatchTiming.__slots__:
+            setattr(timing, name, getattr(spent, name))
 
     def _setup(self, cell: Cell) -> CellSetup:
         return cell_setup(cell, self.config, lambda name: SharedCompressor(name, self._methods.of(name), self._drafts))
