@@ -107,8 +107,9 @@ class BatchLine:
     refilled: bool = False
     """Whether these came in one by one as others ended (`engine.refill`) in place of all together."""
     timing: dict[str, float] = field(default_factory=dict)
-    """compress_s, offload_s, decode_s, draft_s, verify_s, other_s, steps, row_steps (requests advanced over all
-    steps, so that row_steps / steps were decoded together), peak_rss_bytes; of the machine meanwhile wall_s, cpus, other_cpu_s (processor seconds of other processes), load_1m."""
+    """compress_s, offload_s, decode_s, draft_s, verify_s, other_s, steps, row_steps (requests advanced, over all steps:
+    row_steps / steps were decoded together), peak_rss_bytes; of the machine meanwhile wall_s, cpus, other_cpu_s
+    (processor seconds of other processes), load_1m."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,8 @@ from vcbench.runners.turns import Turns
 from vcbench.tasks.base import Prompt
 
 QUEUED_BATCHES = 8
-"""With `engine.refill`, as many prompts as fill the batch so often lie in one queue: its end, where the batch runs empty,
-is then a small part of what is timed, and there are still several queues to compare."""
+"""With `engine.refill`, as many prompts as fill the batch so often lie in one queue: its end, where the batch runs
+empty, is then a small part of what is timed, and there are still several queues to compare."""
 
 
 def execute(config: RunConfig, *, console: Console, backend: MakeBackend = Bundled, beside: str | None = None) -> Path:
