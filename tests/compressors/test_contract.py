@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.compressors import examples, tiny
 from tests.compressors.examples import ARCHITECTURE, append, as_bytes, attended, every_method, make, state
 from vcbench.compressors.base import DroppingCompressor
+from vcbench.engine.attention.readers import attend
 from vcbench.engine.kv.cache import FullCache, KVCache
-from vcbench.engine.kv.stores import PagedStore
+from vcbench.engine.kv.pages import PagedStore
 from vcbench.engine.model.decoder import Block
 
 Method = tuple[str, Any]
@@ -173,7 +174,7 @@ parts = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()),
 def test_what_is_kept_is_as_if_nothing_else_had_been_drafted(
     method: Method, tokens: int, pattern: list[tuple[int, int, bool]], committed: int
 ) -> None:
-    """A level in the middle keeps the first j of n tokens, again and again, and the full cache commits some in the end."""
+    """A level in the middle keeps the first j of n tokens, again and again; the full cache commits some in the end."""
     (full, cache), (_, plain) = compressed(method, tokens), compressed(method, tokens)
     append(full, 40, seed=77)
     kept: list[int | None] = []
@@ -274,12 +275,12 @@ def test_within_the_horizon_one_pass_shows_what_one_by_one_does(method: Method, 
     for row in (slice(i, i + 1) for i in range(count)):
         for layer in range(ARCHITECTURE.n_layers):
             one_by_one.write(layer, keys[layer][row], values[layer][row])
-            rows.append(one_by_one.attend(layer, queries[layer][row]))
+            rows.append(attend(one_by_one, layer, queries[layer][row]))
         one_by_one.advance(1)
         one_by_one.commit(1)
     for layer in range(ARCHITECTURE.n_layers):
         at_once.write(layer, keys[layer], values[layer])
-        together = at_once.attend(layer, queries[layer])
+        together = attend(at_once, layer, queries[layer])
         assert torch.equal(together, torch.cat(rows[layer :: ARCHITECTURE.n_layers]))
 
 

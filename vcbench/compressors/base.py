@@ -126,6 +126,12 @@ class Compressor(ABC, Generic[OptionsT]):
         """
 
     @classmethod
+    def estimate_rereading(cls, options: Any, tokens: int) -> tuple[int, int]:
+        """Passes over the prompt beside its prefill: rows that run through the model, and pairs of a row and an entry
+        that it attends to. A prefill has `tokens` rows and tokens^2 / 2 pairs."""
+        return 0, 0
+
+    @classmethod
     @abstractmethod
     def estimate_bytes(cls, options: Any, architecture: Architecture, tokens: int, element_bytes: int) -> int:
         """Bytes that the draft cache of a prompt of `tokens` tokens will hold, to within a page."""

@@ -19,8 +19,8 @@ from vcbench.engine.decoding.ngram import NgramLevel
 from vcbench.engine.decoding.progress import Observer, Progress
 from vcbench.engine.decoding.session import CellSetup, Compress, Event, LevelSetup, Lookup, Session, StreamFactory
 from vcbench.engine.kv.cache import EntryCache, EntrySource, FullCache, KVCache
+from vcbench.engine.kv.make import make_store
 from vcbench.engine.kv.query_log import QueryLog
-from vcbench.engine.kv.stores import make_store
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
 from vcbench.engine.types import FinishReason
 from vcbench.lossless.faults import find_fault

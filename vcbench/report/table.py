@@ -122,7 +122,7 @@ def signs(texts: Iterable[str]) -> list[str]:
 def fit(columns: Sequence[Column], console: Console) -> Fitted:
     """The table of these columns, as wide as the console at most if that can be."""
     kept = [column for column in columns if not column.empty]
-    layout = Layout(kept, [True] * len(kept))
+    layout = Layout(list(kept), [True] * len(kept))
     while layout.least_width() > console.width and _give_way(layout):
         pass
     hidden = [column.title for column in kept if column not in layout.columns]
@@ -170,9 +170,9 @@ def bare_table(padding: int = 1) -> Table:
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """A line of words; on a screen broken between words, in a file not at all."""
-    lines = textwrap.wrap(text, console.width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  ")
-    for line in lines if console.is_terminal else [text]:
+    """A line of words, broken between them where it is wider than the console."""
+    wrap = textwrap.TextWrapper(console.width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  ")
+    for line in wrap.wrap(text):
         console.print(Text(line, style=style), soft_wrap=True)
 
 

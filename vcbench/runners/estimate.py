@@ -31,6 +31,7 @@ class CellEstimate:
     """One cell. Bytes are for the largest batch with all its new tokens; None where the method gives no estimate.
 
     `draft_bytes`: the compressed cache, new tokens counted whole. `full_bytes`: the full cache of the same tokens.
+    `compress_s`: of all prompts, with a method's further passes over them; 0 of full KV.
     """
 
     cell: Cell
@@ -38,6 +39,7 @@ class CellEstimate:
     prompt_tokens: int
     full_bytes: int
     draft_bytes: int | None
+    compress_s: float | None
     decode_s: float | None
 
 
@@ -53,7 +55,7 @@ class PlanEstimate:
     @property
     def total_s(self) -> float | None:
         """Prefill and all cells; None if a part is unknown."""
-        times = [self.prefill_s, *(cell.decode_s for cell in self.cells)]
+        times = [self.prefill_s, *(each for cell in self.cells for each in (cell.compress_s, cell.decode_s))]
         return None if None in times else sum(filter(None, times))
 
 
@@ -126,6 +128,7 @@ class _Costs:
             prompt_tokens=sum(lengths),
             full_bytes=sum(self.kv_bytes(length + new) for length in largest),
             draft_bytes=sum(known) + len(known) * self.kv_bytes(new) if known else None,
+            compress_s=self.compress_s(self.machine, cell, lengths) if self.machine else None,
             decode_s=self.decode_s(self.machine, cell, lengths) if self.machine else None,
         )
 
@@ -151,11 +154,32 @@ class _Costs:
     def prefill_s(self, prompts: Iterable[Sequence[int]]) -> float | None:
         if self.machine is None:
             return None
-        shape = self.architecture
-        per_pair = 2 * shape.n_heads * shape.head_dim * shape.n_layers
-        per_token = 2 * active_parameter_count(shape)
         lengths = [length for task in prompts for length in task]
-        return sum(per_token * length + per_pair * length**2 for length in lengths) / self.machine.flop_per_s
+        return sum(self.flop(length, length**2 // 2) for length in lengths) / self.machine.flop_per_s
+
+    def flop(self, rows: int, pairs: int) -> int:
+        """Operations of rows through the model that attend to so many pairs of a row and an entry."""
+        shape = self.architecture
+        return 2 * active_parameter_count(shape) * rows + 4 * shape.n_heads * shape.head_dim * shape.n_layers * pairs
+
+    def compress_s(self, machine: Machine, cell: Cell, lengths: Sequence[int]) -> float | None:
+        """All levels, one after the other."""
+        seconds = [self.level_compress_s(machine, level, lengths) for level in cell.levels]
+        return None if None in seconds else sum(filter(None, seconds))
+
+    def level_compress_s(self, machine: Machine, level: Level, lengths: Sequence[int]) -> float | None:
+        """Reading the full cache once and writing the draft, and whatever the method reads again."""
+        if level.method is None:
+            return 0.0
+        compressor = registry.lookup("compressor", level.method.compressor)
+        drafts = [self.level_bytes(level, length) for length in lengths]
+        reread = getattr(compressor, "estimate_rereading", None)
+        if None in drafts or reread is None:
+            return None
+        options = build_options("compressor", level.method.compressor, level.method.options)
+        moved = sum(map(self.kv_bytes, lengths)) + sum(filter(None, drafts))
+        computed = sum(self.flop(*reread(options, length)) for length in lengths)
+        return moved / machine.bytes_per_s + computed / machine.flop_per_s
 
     def decode_s(self, machine: Machine, cell: Cell, lengths: Sequence[int]) -> float | None:
         batches = [lengths[start : start + self.batch_size] for start in range(0, len(lengths), self.batch_size)]

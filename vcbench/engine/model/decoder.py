@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.attention.forward import BatchAttention
+from vcbench.engine.attention.readers import attend
 from vcbench.engine.clock import now
 from vcbench.engine.kv.cache import EntryCache, FullCache, KVCache
-from vcbench.engine.kv.stores import KVShape, PagedStore
+from vcbench.engine.kv.pages import PagedStore
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.gathering import Gathering, PrefillTime
 from vcbench.engine.model.linear import Linear, RowMode, set_tiles
 from vcbench.engine.model.mlp import FeedForward
@@ -209,7 +211,7 @@ class Decoder:
         On CPU by the same kernel as decoding, which is faster than SDPA there; elsewhere by SDPA.
         """
         if isinstance(cache.store, PagedStore):
-            return cache.attend(layer, q)
+            return attend(cache, layer, q)
         n, before = q.shape[0], cache.entries()
         keys, values, mask = k.transpose(0, 1), v.transpose(0, 1), None
         if before:

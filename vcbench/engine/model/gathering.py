@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.clock import now
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic
 
 
