@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -109,6 +110,12 @@ class Decoder:
         self.architecture, self.weights, self.rows, self.shape, self.mode = architecture, weights, rows, shape, mode
         self.rope = RopeTable(architecture.rope, architecture.head_dim, shape.device)
         self.watch: LayerWatch | None = None
+
+    def with_weights(self, weights: Weights) -> Decoder:
+        """The same model with other weights; rotary tables and row operations are shared."""
+        other = copy(self)
+        other.weights = weights
+        return other
 
     def set_tiles(self) -> dict[str, int]:
         """Probes every shape of linear layer that torch computes; see `linear.set_tiles`."""
