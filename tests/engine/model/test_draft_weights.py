@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vcbench.engine.draft_weights import DraftWeights, NarrowLinear
-from vcbench.engine.linear import BlockedLinear
+from vcbench.engine.model.draft_weights import DraftWeights, NarrowLinear
+from vcbench.engine.model.linear import BlockedLinear
 
 
 def layer(outputs: int, inputs: int, *, bias: bool = False, seed: int = 0) -> BlockedLinear:

@@ -12,10 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vcbench.engine.decoder import Decoder, Layer, Weights
-from vcbench.engine.kernels import linear as blocks
-from vcbench.engine.kernels.narrow_linear import narrow_linear
-from vcbench.engine.linear import BlockedLinear, Linear
+from vcbench.engine.kernels.cpu import matmul as blocks
+from vcbench.engine.kernels.cpu.narrow_matmul import narrow_linear
+from vcbench.engine.model.decoder import Decoder, Layer, Weights
+from vcbench.engine.model.linear import BlockedLinear, Linear
 
 DraftWeights = Literal["full", "bfloat16", "int8"]
 """What the linear layers of drafts are read in; `full` is the model's own."""

@@ -14,8 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from vcbench.engine.kernels.linear import OUTPUTS
-from vcbench.engine.kernels.simd import LANES, MAX_TILE_ROWS, TileEmitter, address
+from vcbench.engine.kernels.cpu.matmul import OUTPUTS
+from vcbench.engine.kernels.cpu.simd import LANES, MAX_TILE_ROWS, TileEmitter, address
 
 _DEPTH = 256
 """Inputs of a run: 16 KiB of 8-bit weights."""
