@@ -25,9 +25,22 @@ def check_cell(reader: Reader, cell: Parsed, methods: Methods | None) -> None:
         reader.problem(cell.place("draft_length"), f"a {arm} cell does not draft", "remove draft_length")
     if arm in ("full", "lossy") and cell.get("full_cache") == "disk":
         reader.problem(cell.place("full_cache"), f"a {arm} cell does not verify", "remove full_cache")
+    _check_draft_weights(reader, cell)
     if arm == "vericache" and not cell.get("levels") and cell.values.get("draft_length") is None:
         cell.values["draft_length"] = DEFAULT_DRAFT_LENGTH
     _check_draft_length(reader, cell)
+
+
+def _check_draft_weights(reader: Reader, cell: Parsed) -> None:
+    """Other weights only draft, and only a level that runs the model reads any."""
+    arm = cell.get("arm")
+    if cell.get("draft_weights") in (None, "full"):
+        return
+    if arm in ("full", "lossy"):
+        reader.problem(cell.place("draft_weights"), f"a {arm} cell does not draft", "remove draft_weights")
+    elif (levels := cell.get("levels")) and all(level.get("name") in (NGRAM, FULL) for level in levels):
+        message = f"no level of the cell drafts with the model: `{NGRAM}` reads no weights"
+        reader.problem(cell.place("draft_weights"), message, "remove draft_weights")
 
 
 def whole(parsed: Parsed) -> bool:

@@ -100,7 +100,7 @@ def _check_duplicates(reader: Reader, run: Parsed) -> None:
             continue
         built: CellConfig = cell.build()
         means = [_means(run, level) for level in built.drafting]
-        key = (built.arm, means, built.full_cache)
+        key = (built.arm, means, built.full_cache, built.draft_weights)
         first = next((other for known, other in seen if known == key), None)
         if first is None:
             seen.append((key, cell))

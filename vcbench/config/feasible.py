@@ -40,8 +40,10 @@ def cell_obstacle(cell: CellConfig, methods: Sequence[MethodConfig], architectur
     return None
 
 
-def tier_obstacle(cell: CellConfig, device: str, dtype: str) -> str | None:
-    """Why the cell's full cache cannot lie where it is wanted, or None."""
+def device_obstacle(cell: CellConfig, device: str, dtype: str) -> str | None:
+    """Why the cell's full cache cannot lie where it is wanted, or its drafts not read other weights, or None."""
     if cell.full_cache == "disk" and (device, dtype) != ("cpu", "float32"):
         return f"full_cache: disk is for float32 on CPU, here are {dtype} on {device}"
+    if cell.draft_weights != "full" and (device, dtype) != ("cpu", "float32"):
+        return f"draft_weights: {cell.draft_weights} is for float32 on CPU, here are {dtype} on {device}"
     return None

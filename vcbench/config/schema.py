@@ -15,6 +15,7 @@ from vcbench.config.sampling import Sampling
 Arm = Literal["full", "lossy", "vericache"]
 Exactness = Literal["bitwise", "fast"]
 Tier = Literal["memory", "disk"]
+DraftWeights = Literal["full", "bfloat16", "int8"]
 DEFAULT_DRAFT_LENGTH = 25
 """Of a method that drafts for the full cache."""
 LOWER_DRAFT_LENGTH = 8
@@ -167,6 +168,13 @@ class CellConfig:
     full_cache: Tier = field(
         default="memory",
         metadata=_doc("Where verification reads the full cache from; `disk` for `vericache` on CPU in float32."),
+    )
+    draft_weights: DraftWeights = field(
+        default="full",
+        metadata=_doc(
+            "What drafts read of the model: its own weights, or a copy of the linear layers rounded to `bfloat16`, "
+            "or to `int8` with a scale for each output; `vericache` on CPU in float32."
+        ),
     )
 
     @property

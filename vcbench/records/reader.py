@@ -40,6 +40,7 @@ class CellInfo:
     compressor: str | None = None
     draft_length: int | Mapping[str, Any] | None = None
     full_cache: str = "memory"
+    draft_weights: str = "full"
     task: str | None = None
     levels: Sequence[Mapping[str, Any]] = ()
     cache_class: str | None = None

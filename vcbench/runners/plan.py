@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from vcbench.backends.cells import UNKNOWN, Cell, Identity, Level, Plan
 from vcbench.backends.sources import plugin_sha256
-from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle, tier_obstacle
+from vcbench.config.feasible import cell_obstacle, device_obstacle, sampling_obstacle, task_obstacle
 from vcbench.config.schema import (
     DEFAULT_MIN_MATCH,
     AdaptiveDraft,
@@ -70,7 +70,8 @@ def label(cell: CellConfig) -> str:
     tier = "on disk" if cell.full_cache == "disk" else ""
     names = "+".join(level.name + _min_match(level) for level in cell.drafting)
     lengths = ",".join(_draft(level.draft_length) for level in cell.drafting if level.draft_length is not None)
-    return " ".join(filter(None, (cell.arm, names, f"k={lengths}" if lengths else "", tier)))
+    weights = f"{cell.draft_weights} weights" if cell.draft_weights != "full" else ""
+    return " ".join(filter(None, (cell.arm, names, f"k={lengths}" if lengths else "", weights, tier)))
 
 
 def _draft(length: DraftLength) -> str:
@@ -118,6 +119,7 @@ def cell_id(
         "arm": cell.arm,
         "levels": [_level_facts(config, level, calibrations.get(level.name)) for level in cell.drafting],
         "full_cache": cell.full_cache,
+        "draft_weights": cell.draft_weights,
         "task": {
             "name": task.name,
             "options": dict(task.options),
@@ -166,7 +168,7 @@ def _refuse_impossible(config: RunConfig, architecture: Architecture, identity: 
     for i, cell in enumerate(config.cells):
         methods = [config.methods[name] for name in cell.methods]
         found.append((f"cells.{i}", cell_obstacle(cell, methods, architecture)))
-        found.append((f"cells.{i}", tier_obstacle(cell, identity.device, identity.dtype)))
+        found.append((f"cells.{i}", device_obstacle(cell, identity.device, identity.dtype)))
         if cell.arm not in arms:
             found.append((f"cells.{i}", f"the backend serves {', '.join(arms)}, and this is {cell.arm}"))
     problems = [

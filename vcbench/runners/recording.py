@@ -204,6 +204,7 @@ def cell_entry(cell: Cell, backend: Backend) -> dict[str, Any]:
         "compressor": upper.method.compressor if upper is not None and upper.method is not None else None,
         "draft_length": plain_draft(upper.config.draft_length) if upper is not None else None,
         "full_cache": cell.config.full_cache,
+        "draft_weights": cell.config.draft_weights,
         "task": cell.task.name,
         "cache_class": facts.pop("cache_class", None),
         "levels": [level_entry(level, classes.get(level.name)) for level in cell.levels],

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 
-from vcbench.engine.model.draft_weights import DraftWeights, NarrowLinear
+from tests.compressors.examples import make
+from tests.engine import tiny
+from tests.engine.cells import METHODS, check_same, decode, prefilled, request
+from tests.engine.decoding.setups import cell
+from vcbench.config.sampling import Sampling
+from vcbench.config.schema import DraftWeights
+from vcbench.engine.decoding.levels import Prefilled
+from vcbench.engine.decoding.session import Compress, run_cell
+from vcbench.engine.model.decoder import Decoder
+from vcbench.engine.model.draft_weights import NarrowLinear, bytes_beside, drafting
 from vcbench.engine.model.linear import BlockedLinear
+from vcbench.engine.model.mlp import DenseMLP, SparseMLP
+from vcbench.engine.model.row_operations import CpuRows
+from vcbench.engine.types import Generation
+from vcbench.models.architecture import Experts
 
 
 def layer(outputs: int, inputs: int, *, bias: bool = False, seed: int = 0) -> BlockedLinear:
@@ -66,3 +81,64 @@ def test_bytes_are_those_of_codes_and_scales() -> None:
 
     assert NarrowLinear(exact, "int8").nbytes() == 128 * 96 + 4 * 128
     assert NarrowLinear(exact, "bfloat16").nbytes() == 2 * 128 * 96 + 4 * 128
+
+
+@pytest.mark.parametrize("kind", ["int8", "bfloat16"])
+def test_the_model_is_narrowed_once_and_shares_all_but_its_linear_layers(kind: DraftWeights) -> None:
+    exact = tiny.decoder().with_weights(tiny.decoder().weights)
+    narrow = drafting(exact, kind)
+
+    assert drafting(exact, "full") is exact
+    assert drafting(exact, kind) is narrow
+    assert exact.weights is tiny.decoder().weights
+    assert narrow.weights.embedding is exact.weights.embedding
+    assert narrow.rope is exact.rope
+    assert all(isinstance(layer, NarrowLinear) for layer in narrow.weights.linears())
+    assert bytes_beside(exact) == {kind: sum(NarrowLinear(layer, kind).nbytes() for layer in blocked(exact))}
+
+
+def test_a_mixture_keeps_its_router() -> None:
+    experts = [DenseMLP(layer(16, 8), layer(8, 8), CpuRows()) for _ in range(3)]
+    mixture = SparseMLP(
+        layer(3, 8), experts, Experts(count=3, per_token=2, intermediate_size=8, normalise=True), CpuRows()
+    )
+
+    narrow = mixture.mapped(lambda each: NarrowLinear(cast(BlockedLinear, each), "int8"))
+
+    assert narrow.router is mixture.router
+    assert all(isinstance(part, NarrowLinear) for expert in narrow.experts for part in expert.linears())
+
+
+def test_a_model_in_16_bits_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs a model in float32 on CPU"):
+        drafting(tiny.decoder(tiny.ARCHITECTURE, torch.bfloat16), "int8")
+
+
+@pytest.mark.parametrize("kind", ["int8", "bfloat16"])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_drafts_by_narrow_weights_leave_every_logit_as_it_is(kind: DraftWeights, sampled: bool) -> None:
+    """Outputs, stops and hashes of full KV, and drafts that are really of another model."""
+    sampling = Sampling(temperature=0.8, seed=3) if sampled else Sampling()
+    items = [prefilled(request(tiny.token_ids(n, seed=n), str(n), sampling=sampling)) for n in (40, 70)]
+    method = make(METHODS["none"])
+    full = decode(items)
+    narrow = run(items, method, kind)
+
+    for ours, theirs in zip(narrow, full, strict=True):
+        check_same(ours, theirs)
+    # with nothing compressed, drafts by the model's own weights are all accepted; those of rounded ones need not be
+    own = run(items, method, "full")
+    assert all(each.accepted == each.drafted for done in own for each in done.rounds)
+    exact = tiny.decoder()
+    assert not torch.equal(drafting(exact, kind).weights.head.weight(), exact.weights.head.weight())
+
+
+def run(items: list[Prefilled], method: Compress, kind: DraftWeights) -> list[Generation]:
+    ended: dict[str, Generation] = {}
+    setup = cell("vericache", method, 5, draft_weights=kind)
+    run_cell(tiny.decoder(), setup, items, on_end=lambda done: ended.update({done.request_id: done}))
+    return [ended[item.request.id] for item in items]
+
+
+def blocked(decoder: Decoder) -> list[BlockedLinear]:
+    return [each for each in decoder.weights.linears() if isinstance(each, BlockedLinear)]

@@ -25,6 +25,7 @@ from vcbench.engine.decoding.stopping import check_request
 from vcbench.engine.decoding.teacher_forced import Divergence
 from vcbench.engine.environment import set_threads
 from vcbench.engine.model.decoder import Prefill
+from vcbench.engine.model.draft_weights import bytes_beside
 from vcbench.engine.model.linear import PROBE_ROWS, PROBE_TILES
 from vcbench.engine.types import BatchTiming, Generation, Request
 from vcbench.errors import RequestError
@@ -97,7 +98,11 @@ class Bundled(Backend):
         self._methods = Methods(plan.cells)
         stage("warming up")
         warm_up(self._decoder, plan, self._methods)
-        return {"row_tiles": tiles, "probe": {"rows": list(PROBE_ROWS), "tiles": list(PROBE_TILES)} if tiles else None}
+        return {
+            "row_tiles": tiles,
+            "probe": {"rows": list(PROBE_ROWS), "tiles": list(PROBE_TILES)} if tiles else None,
+            "draft_weight_bytes": bytes_beside(self._decoder),
+        }
 
     def admit(self, batch: Sequence[Asked]) -> Iterator[Admission]:
         for asked in batch:

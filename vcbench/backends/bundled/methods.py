@@ -42,6 +42,7 @@ def cell_setup(cell: Cell, config: RunConfig, compressor: Callable[[str], Compre
         seed=config.seed,
         full_cache=cell.config.full_cache,
         disk_directory=user_path(directory) if directory is not None else None,
+        draft_weights=cell.config.draft_weights,
     )
 
 

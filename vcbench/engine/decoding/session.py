@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from vcbench.config.schema import Arm, DraftLength, Tier
+from vcbench.config.schema import Arm, DraftLength, DraftWeights, Tier
 from vcbench.engine.clock import now
 from vcbench.engine.decoding.levels import NOT_FINITE, CacheLevel, Drafter, Prefilled, Span, choose
 from vcbench.engine.decoding.ngram import NgramLevel
@@ -25,6 +25,7 @@ from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.kv.disk import DiskStore
 from vcbench.engine.kv.query_log import QueryLog
 from vcbench.engine.model.decoder import Decoder, Prefill
+from vcbench.engine.model.draft_weights import drafting
 from vcbench.engine.types import BatchTiming, Generation, KVBytes, Tally
 from vcbench.errors import NumericError
 
@@ -60,7 +61,7 @@ class CellSetup:
     """How a cell decodes. levels: those that draft, the lowest first; a `lossy` cell decodes with its only one.
 
     seed: the cell's own. full_cache: where verification reads the full cache from; on `disk` it lies in
-    `disk_directory`.
+    `disk_directory`. draft_weights: what the levels below the full cache read of the model.
     """
 
     arm: Arm
@@ -68,6 +69,7 @@ class CellSetup:
     seed: int = 0
     full_cache: Tier = "memory"
     disk_directory: Path | None = None
+    draft_weights: DraftWeights = "full"
 
 
 StreamFactory = Callable[[], TextStream]
@@ -139,7 +141,8 @@ class Session:
         source = level.drafts_by
         if isinstance(source, Lookup):
             return NgramLevel(level.name, source.min_match)
-        return CacheLevel(level.name, self.decoder, lambda item: self.compressed(source, item))
+        drafter = drafting(self.decoder, self.setup.draft_weights)
+        return CacheLevel(level.name, drafter, lambda item: self.compressed(source, item))
 
     def make_verifier(self) -> CacheLevel:
         """The full cache's level."""

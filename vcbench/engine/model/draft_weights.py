@@ -6,19 +6,16 @@ exact model's own. Source of the idea: `docs/system.md`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from vcbench.config.schema import DraftWeights
 from vcbench.engine.kernels.cpu import matmul as blocks
 from vcbench.engine.kernels.cpu.narrow_matmul import narrow_linear
 from vcbench.engine.model.decoder import Decoder, Layer, Weights
 from vcbench.engine.model.linear import BlockedLinear, Linear
-
-DraftWeights = Literal["full", "bfloat16", "int8"]
-"""What the linear layers of drafts are read in; `full` is the model's own."""
 
 _LARGEST = 127
 """Of a signed 8-bit code; -128 is not used, so that codes are symmetric."""
@@ -62,35 +59,33 @@ def _rounded(weight: Tensor, kind: DraftWeights) -> tuple[Tensor, Tensor]:
     return codes.clamp(-_LARGEST, _LARGEST).to(torch.int8), scale
 
 
-@dataclass(frozen=True, slots=True)
-class DraftModel:
-    """A decoder to draft with and the bytes that its weights take beside the exact model's."""
-
-    decoder: Decoder
-    nbytes: int
-
-
-def draft_model(exact: Decoder, kind: DraftWeights) -> DraftModel:
-    """The model to draft with. Cost: one pass over the weights, and a copy of them in 1 or 2 bytes each.
+def drafting(exact: Decoder, kind: DraftWeights) -> Decoder:
+    """The model to draft with, made once. Cost: one pass over the weights, and a copy of them in 1 or 2 bytes each.
 
     Raises ValueError where weights are not float32 on CPU: there they are 16 bits wide or in another order already.
     """
     if kind == "full":
-        return DraftModel(exact, 0)
-    narrowed: list[NarrowLinear] = []
+        return exact
+    if kind not in exact.narrowed:
+        exact.narrowed[kind] = exact.with_weights(_narrowed(exact.weights, kind))
+    return exact.narrowed[kind]
 
+
+def bytes_beside(exact: Decoder) -> dict[str, int]:
+    """Bytes of the narrower weights that lie beside a model's own, by kind."""
+    return {
+        kind: sum(layer.nbytes() for layer in decoder.weights.linears() if isinstance(layer, NarrowLinear))
+        for kind, decoder in exact.narrowed.items()
+    }
+
+
+def _narrowed(weights: Weights, kind: DraftWeights) -> Weights:
     def narrow(layer: Linear) -> Linear:
         if not isinstance(layer, BlockedLinear):
             raise ValueError(f"draft_weights: {kind} needs a model in float32 on CPU")
-        narrowed.append(NarrowLinear(layer, kind))
-        return narrowed[-1]
+        return NarrowLinear(layer, kind)
 
     def narrowed_layer(layer: Layer) -> Layer:
         return replace(layer, qkv=narrow(layer.qkv), output=narrow(layer.output), mlp=layer.mlp.mapped(narrow))
 
-    weights: Weights = replace(
-        exact.weights,
-        layers=[narrowed_layer(layer) for layer in exact.weights.layers],
-        head=narrow(exact.weights.head),
-    )
-    return DraftModel(exact.with_weights(weights), sum(layer.nbytes() for layer in narrowed))
+    return replace(weights, layers=[narrowed_layer(layer) for layer in weights.layers], head=narrow(weights.head))
