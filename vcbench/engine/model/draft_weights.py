@@ -1,7 +1,7 @@
 """The same model with narrower weights, to draft with: verification decides, so a draft may round.
 
 Every linear layer but the router of a mixture of experts is rounded; embedding, norms, rotary table and caches are the
-exact model's own. Source of the idea: `docs/system.md`.
+exact model's own. What it is for and what it costs: "Cheaper drafts" in `docs/architecture.md`.
 """
 
 from __future__ import annotations
