@@ -16,6 +16,7 @@ from vcbench.config.schema import RunConfig
 from vcbench.errors import UsageError
 from vcbench.forensics.faulty import FaultySession
 from vcbench.forensics.tiny import (
+    CASCADE,
     CELLS,
     DRAWN,
     GATE_CELLS,
@@ -60,8 +61,8 @@ def tiny_run() -> RunConfig:
 def demo_run(fault: str) -> RunConfig:
     """A still smaller one that can show the fault: kernels that it does not need are not compiled for it."""
     needs = find_fault(fault).needs
-    kept = tuple(cell for cell in GATE_CELLS if cell.method == "none") if needs == "none" else CELLS[1:2]
-    cells = CELLS if needs == "quantise" else (*CELLS[:1], *kept)
+    control = tuple(cell for cell in GATE_CELLS if cell.method == "none")
+    cells = {"quantise": CELLS, "levels": CASCADE, "none": (*CELLS[:1], *control)}.get(needs, CELLS[:2])
     sampling = {"penalty": PENALISED, "draw": DRAWN}.get(needs, GREEDY)
     return tiny_config("demo", requests=DEMO_REQUESTS, methods=GATE_METHODS, cells=cells, sampling=sampling)
 
@@ -69,7 +70,7 @@ def demo_run(fault: str) -> RunConfig:
 def fault_obstacle(config: RunConfig, fault: str) -> str:
     """Why a fault cannot show in a configuration; empty if it can."""
     needs = find_fault(fault).needs
-    drafting = [cell for cell in config.cells if cell.arm == "vericache" and cell.method is not None]
+    drafting = [cell for cell in config.cells if cell.arm == "vericache"]
     if not drafting:
         return "no cell drafts and verifies"
     if needs == "penalty":
@@ -78,7 +79,12 @@ def fault_obstacle(config: RunConfig, fault: str) -> str:
     if needs == "draw":
         drawn = any(task.sampling.temperature for task in config.tasks)
         return "" if drawn else "no task draws its tokens (sampling.temperature)"
-    kinds = {registry.lookup("compressor", config.methods[cell.method or ""].compressor).kind for cell in drafting}
+    if needs == "levels":
+        return "" if any(len(cell.drafting) > 1 for cell in drafting) else "no cell has two levels below the full cache"
+    if needs == "batch":
+        return "" if config.engine.batch_size > 1 else "no two requests are decoded together (engine.batch_size)"
+    methods = [config.methods[name] for cell in drafting for name in cell.methods]
+    kinds = {registry.lookup("compressor", method.compressor).kind for method in methods}
     wanted = "keeps everything" if needs == "none" else f"can {needs}"
     return "" if not needs or needs in kinds else f"it needs a method that {wanted}; here are {', '.join(kinds)}"
 

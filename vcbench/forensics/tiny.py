@@ -11,8 +11,11 @@ from pathlib import Path
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
+    FULL,
+    NGRAM,
     CellConfig,
     EngineConfig,
+    LevelConfig,
     MethodConfig,
     MetricsConfig,
     ModelConfig,
@@ -47,11 +50,24 @@ CELLS = (
     CellConfig(arm="vericache", method="kivi-2bit", draft_length=9),
 )
 
+CASCADE = (
+    CELLS[0],
+    CellConfig(
+        arm="vericache",
+        levels=(
+            LevelConfig(name=NGRAM, draft_length=3, min_match=1),
+            LevelConfig(name="snapkv-2x", draft_length=6),
+            LevelConfig(name=FULL),
+        ),
+    ),
+)
+"""Two levels that draft, one above the other."""
 GATE_METHODS = {**METHODS, "none": MethodConfig(compressor="none")}
 GATE_CELLS = (
     *CELLS,
     CellConfig(arm="vericache", method="none", draft_length=5),
     CellConfig(arm="vericache", method="snapkv-2x", draft_length=4, full_cache="disk"),
+    CASCADE[1],
 )
 """With `none`, whose drafts must all be right, what goes wrong in drafting alone is noticed too."""
 
