@@ -62,7 +62,7 @@ def test_gradients_equal_those_of_transformers(case: families.Case, tmp_path: Pa
 
 def test_an_unknown_feed_forward_part_is_refused() -> None:
     class Other(FeedForward):
-        def __call__(self, x: Tensor) -> Tensor:
+        def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
             return x
 
         def linears(self) -> list[Any]:
