@@ -39,12 +39,14 @@ class Round:
 class Tally:
     """One level's part in one request. rounds: its drafts as the level above judged them.
 
-    passes: how often the model ran over the level's cache. cache_class: of that cache; None for a level without one.
+    passes: how often the model ran over the level's cache. tokens: those that the cache has committed. cache_class: of
+    that cache. The last two are None for a level without one.
     """
 
     name: str
     rounds: Sequence[Round] = ()
     passes: int = 0
+    tokens: int | None = None
     cache_class: str | None = None
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vcbench.metrics.batches import Timed, paired_batches, timed_batches
 from vcbench.metrics.bytes import held
 from vcbench.metrics.interval import Better, Estimate, Kind, Sums, ValueOf, pooled, quotient
+from vcbench.metrics.levels import full_loads
 from vcbench.metrics.text import first_divergence, is_looped
 from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import RequestLine
@@ -70,6 +71,10 @@ def _committed(run: Run, cell: CellInfo, task: str, *, unlooped: bool) -> Sample
         return float(sum(line.committed)), float(len(line.committed))
 
     return _by_request(run, cell, task, sample) if cell.arm in DRAFTING else {}
+
+
+def _full_loads(run: Run, cell: CellInfo, task: str) -> Samples:
+    return _by_request(run, cell, task, full_loads) if cell.arm in ("full", *DRAFTING) else {}
 
 
 def _seconds(run: Run, cell: CellInfo, task: str, *, name: str) -> Samples:
@@ -176,6 +181,12 @@ MEASURES: dict[str, Measure] = {
         doc="the same over answers that do not repeat themselves",
         better="higher",
         samples=partial(_committed, unlooped=True),
+        gated=DRAFTING,
+    ),
+    "full_loads": Measure(
+        doc="how often the full cache is read for 100 decoded tokens",
+        better="lower",
+        samples=_full_loads,
         gated=DRAFTING,
     ),
     "speedup": Measure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,9 @@ class CellInfo:
     compressor: str | None = None
     draft_length: int | Mapping[str, Any] | None = None
     full_cache: str = "memory"
+    draft_weights: str = "full"
     task: str | None = None
+    levels: Sequence[Mapping[str, Any]] = ()
     cache_class: str | None = None
 
     @property

@@ -197,7 +197,5 @@ def _nameless(cell: Cell) -> bool:
     """Whether a cell's answers do not depend on a request's name, from which noise and seeds are drawn."""
     if cell.task.sampling.temperature:
         return False
-    if cell.method is None:
-        return True
-    name = cell.method.compressor
-    return not registry.lookup("compressor", name).seeded and plugin_sha256("compressor", name) is None
+    names = [level.method.compressor for level in cell.levels if level.method is not None]
+    return not any(registry.lookup("compressor", name).seeded or plugin_sha256("compressor", name) for name in names)
