@@ -68,5 +68,8 @@ def test_an_unknown_feed_forward_part_is_refused() -> None:
         def linears(self) -> list[Any]:
             return []
 
+        def mapped(self, change: object) -> FeedForward:
+            return self
+
     with pytest.raises(TypeError, match="no gradient is known for Other"):
         feed_forward(Other(), torch.zeros(1, 2))

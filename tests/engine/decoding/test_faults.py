@@ -15,6 +15,7 @@ from tests.engine.cells import METHODS, batch, check_same, decode, full_outputs,
 from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.kv.kept import KeptCache
 from vcbench.engine.model.decoder import Block, Decoder, LayerWatch, Prefill
+from vcbench.engine.model.linear import Linear
 from vcbench.engine.model.mlp import FeedForward
 from vcbench.engine.types import Generation
 
@@ -35,6 +36,9 @@ class PoisonedMLP(FeedForward):
 
     def linears(self) -> list[Any]:
         return self.mlp.linears()
+
+    def mapped(self, change: Callable[[Linear], Linear]) -> FeedForward:
+        return PoisonedMLP(self.mlp.mapped(change))
 
 
 def poisoned(layer: int, token: int, hits: Callable[[KVCache], bool]) -> Decoder:
