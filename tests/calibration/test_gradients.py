@@ -62,11 +62,14 @@ def test_gradients_equal_those_of_transformers(case: families.Case, tmp_path: Pa
 
 def test_an_unknown_feed_forward_part_is_refused() -> None:
     class Other(FeedForward):
-        def __call__(self, x: Tensor) -> Tensor:
+        def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
             return x
 
         def linears(self) -> list[Any]:
             return []
+
+        def mapped(self, change: object) -> FeedForward:
+            return self
 
     with pytest.raises(TypeError, match="no gradient is known for Other"):
         feed_forward(Other(), torch.zeros(1, 2))

@@ -16,7 +16,7 @@ from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.kv.kept import KeptCache
 from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.decoder import Decoder, Instruct, Prefill
-from vcbench.engine.model.linear import BlockedLinear, Linear, RowMode, TiledLinear
+from vcbench.engine.model.linear import BlockedLinear, Linear, TiledLinear
 from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic
 from vcbench.models.architecture import Architecture
 from vcbench.models.progress import Progress, silent
@@ -161,4 +161,4 @@ def row_linear(weight: Tensor, bias: Tensor, device: torch.device) -> Linear:
     """weight: [out, in] as a layer; on CPU no row depends on how a prompt is cut into chunks."""
     if device.type == "cpu":
         return BlockedLinear(weight, bias)
-    return TiledLinear(weight.to(device), bias.to(device), RowMode(bulk=True))
+    return TiledLinear(weight.to(device), bias.to(device))

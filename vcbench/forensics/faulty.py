@@ -419,7 +419,8 @@ class _AdmittedWithAnothersEntries(Session):
         self._before = item.prefill.cache
         if before is None:
             return cache
-        mixed = cache.moved_to(make_store(cache.shape))
+        mixed = FullCache(cache.shape, cache.committed, make_store(cache.shape))
+        mixed.store.copy_from(cache.store, 0, 0, cache.committed)
         mixed.store.copy_from(before.store, 0, 0, min(before.committed, mixed.committed) // 2)
         return mixed
 

@@ -130,7 +130,6 @@ class ScriptedDecoder:
         self.rows = CpuRows()
         self.shape = SHAPE
         self.architecture = SimpleNamespace(vocab_size=VOCABULARY)
-        self.watch = None
         self.widths: list[int] = []
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:
@@ -141,6 +140,11 @@ class ScriptedDecoder:
             cache.advance(len(block.token_ids))
             self.widths.append(len(block.token_ids))
         return torch.stack(rows)
+
+    def not_finite_from(self, block: Block) -> int | None:
+        """There are no layers: what is not finite are the logits."""
+        self.forward([block])
+        return None
 
 
 class ScriptedCompressor:

@@ -14,7 +14,8 @@ from tests.engine import tiny
 from tests.engine.cells import METHODS, batch, check_same, decode, full_outputs, prefilled, request
 from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.kv.kept import KeptCache
-from vcbench.engine.model.decoder import Block, Decoder, Prefill
+from vcbench.engine.model.decoder import Block, Decoder, LayerWatch, Prefill
+from vcbench.engine.model.linear import Linear
 from vcbench.engine.model.mlp import FeedForward
 from vcbench.engine.types import Generation
 
@@ -29,12 +30,15 @@ class PoisonedMLP(FeedForward):
         self.mlp = mlp
         self.marked: Tensor | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        y = self.mlp(x)
+    def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
+        y = self.mlp(x, bulk=bulk)
         return y if self.marked is None else y.masked_fill(self.marked[:, None], float("nan"))
 
     def linears(self) -> list[Any]:
         return self.mlp.linears()
+
+    def mapped(self, change: Callable[[Linear], Linear]) -> FeedForward:
+        return PoisonedMLP(self.mlp.mapped(change))
 
 
 def poisoned(layer: int, token: int, hits: Callable[[KVCache], bool]) -> Decoder:
@@ -42,16 +46,16 @@ def poisoned(layer: int, token: int, hits: Callable[[KVCache], bool]) -> Decoder
     decoder = tiny.fresh_decoder()
     mlp = PoisonedMLP(decoder.weights.layers[layer].mlp)
     decoder.weights.layers[layer].mlp = mlp
-    forward = decoder.forward
+    watched = decoder.watched
 
-    def marking(blocks: Sequence[Block]) -> Tensor:
+    def marking(blocks: Sequence[Block], watch: LayerWatch) -> Tensor:
         mlp.marked = torch.tensor([t == token and hits(block.cache) for block in blocks for t in block.token_ids])
         try:
-            return forward(blocks)
+            return watched(blocks, watch)
         finally:
             mlp.marked = None
 
-    decoder.forward = marking
+    decoder.watched = marking
     return decoder
 
 

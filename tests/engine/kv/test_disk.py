@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from tests.compressors.examples import make
 from tests.engine import tiny
@@ -26,12 +29,14 @@ from vcbench.config.schema import AdaptiveDraft, DraftLength
 from vcbench.engine.attention.readers import attend_entries
 from vcbench.engine.decoding.levels import Prefilled
 from vcbench.engine.decoding.session import run_cell
-from vcbench.engine.kv.disk import DiskStore
+from vcbench.engine.kv.disk import DiskTier
 from vcbench.engine.kv.pages import PagedStore
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import BatchTiming, Generation
 from vcbench.errors import StorageError
 
+DISK = DiskTier()
+ROOT = Path(__file__).parents[3]
 DEEP = replace(tiny.ARCHITECTURE, n_layers=5)
 
 
@@ -86,15 +91,114 @@ def test_sampled_outputs_stay_bitwise() -> None:
 
 
 def test_the_snapshot_is_left_as_found() -> None:
-    item = prefilled(request(tiny.token_ids(70)))
-    store = item.prefill.cache.store
-    before = [x.clone() for layer in range(2) for x in store.read_range(layer, 0, 70)]
-    decode([item], "kivi")
+    """Moved to the disk and back, and so once more for another cell."""
+    decoder = tiny.fresh_decoder(DEEP)
+    items = [deep(decoder, n) for n in (70, 64, 1)]
+    before = [entries(item) for item in items]
+    for name in ("kivi", "snapkv"):
+        decode(items, name, decoder=decoder)
+        for item, held in zip(items, before, strict=True):
+            assert isinstance(item.prefill.cache.store, PagedStore)
+            assert item.prefill.cache.tokens == len(item.request.prompt_ids)
+            assert all(torch.equal(a, b) for a, b in zip(entries(item), held, strict=True))
 
-    assert item.prefill.cache.store is store
-    assert item.prefill.cache.tokens == 70
-    after = [x for layer in range(2) for x in store.read_range(layer, 0, 70)]
-    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+def entries(item: Prefilled) -> list[Tensor]:
+    """Everything that a snapshot holds, layer by layer."""
+    cache = item.prefill.cache
+    return [x.clone() for layer in range(cache.shape.n_layers) for x in cache.store.read_range(layer, 0, cache.tokens)]
+
+
+def test_a_snapshot_is_there_again_where_decoding_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = tiny.fresh_decoder(DEEP)
+    items = [deep(decoder, n) for n in (70, 64)]
+    before = [entries(item) for item in items]
+
+    def failing(blocks: object) -> Tensor:
+        raise MemoryError
+
+    monkeypatch.setattr(decoder, "forward", failing)
+    with pytest.raises(MemoryError):
+        decode(items, "kivi", decoder=decoder)
+    for item, held in zip(items, before, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(entries(item), held, strict=True))
+
+
+def test_what_is_moved_leaves_the_memory(tmp_path: Path) -> None:
+    """By the count of a process of its own: of 192 MiB two layers of sixteen stay, and all comes back."""
+    program = f"""
+from pathlib import Path
+import ctypes, gc, psutil, torch
+from vcbench.engine.kv.cache import FullCache
+from vcbench.engine.kv.disk import DiskTier
+from vcbench.engine.kv.make import make_store
+from vcbench.engine.kv.shape import KVShape
+
+shape = KVShape(n_layers=16, n_heads=4, n_kv_heads=4, head_dim=64, dtype=torch.float32, device=torch.device("cpu"))
+
+def resident():
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return psutil.Process().memory_info().rss
+
+def there_and_back(tokens):
+    cache, empty = FullCache(shape), resident()
+    for layer in range(16):
+        cache.write(layer, torch.full((tokens, 4, 64), 0.5 + layer), torch.full((tokens, 4, 64), 1.5 + layer))
+    cache.advance(tokens)
+    cache.commit(tokens)
+    full = resident()
+    with DiskTier(Path({str(tmp_path)!r})) as tier:
+        cache.move_to(tier.store(shape, tokens))
+        moved, counted = resident(), sum(cache.nbytes().values())
+        cache.move_to(make_store(shape))
+    back = resident()
+    held = [(layer + kind, x) for layer in range(16) for kind, x in enumerate(cache.materialize(layer)[:2])]
+    same = all(bool((x == 0.5 + number).all()) for number, x in held)
+    return full - empty, moved - empty, counted, back - empty, same
+
+there_and_back(64)  # kernels and threads are there before anything is counted
+print(*there_and_back(6144))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    full, moved, counted, back, same = done.stdout.split()
+    total = 16 * 2 * 4 * 64 * 4 * 6144
+    assert same == "True"
+    assert int(full) > 0.95 * total
+    assert int(counted) == total // 8
+    assert int(counted) <= int(moved) < int(counted) + 0.1 * total
+    assert int(back) > 0.95 * total
+
+
+def test_a_pass_reads_every_layer_once_and_the_next_one_ahead() -> None:
+    """Five layers, two buffers: what is read follows from the passes; a prompt that was moved reads nothing back."""
+    decoder = tiny.fresh_decoder(DEEP)
+    item = deep(decoder, 130)
+    (done,), _ = decode([item], "snapkv", decoder=decoder)
+    assert done.kv_start is not None
+    assert done.kv_end is not None
+    assert done.kv_start.reread == 0
+    layer = 2 * 2 * 32 * 64 * 4 * 3
+    assert len(done.rounds) > 1
+    # The move leaves the last layers in the buffers, so that the first pass waits for its first layer.
+    assert done.kv_end.reread == (1 + 5 * len(done.rounds)) * layer
+
+
+def test_reading_ahead_is_the_forward_pass_s() -> None:
+    """Attention alone fetches nothing but its own layer."""
+    with DiskTier() as tier:
+        store = tier.store(replace(shape_of(), n_layers=5), 64)
+        for layer in range(5):
+            store.write(layer, 0, draw(64, 2, 32), draw(64, 2, 32))
+        page = 2 * 2 * 32 * 64 * 4
+        attend_entries(store, 0, draw(1, 4, 32), 64)
+        assert store.reread_bytes() == page
+        store.prefetch(1)
+        store.prefetch(1)
+        store.wait(1)
+        attend_entries(store, 1, draw(1, 4, 32), 64)
+        assert store.reread_bytes() == 2 * page
 
 
 def test_bytes_by_tier() -> None:
@@ -135,7 +239,7 @@ def test_memory_alone_has_one_tier_and_other_arms_none() -> None:
 )
 def test_any_order_of_writing_and_reading_is_that_of_memory(steps: list[tuple[list[int], int, int]], seed: int) -> None:
     shape = replace(shape_of(), n_layers=3)
-    ours, memory, held = DiskStore(shape, entries=64), PagedStore(shape), 0
+    ours, memory, held = DISK.store(shape, 64), PagedStore(shape), 0
     for number, (layers, start, count) in enumerate(steps):
         start, q = min(start, held), draw(1, 4, 32, seed=number)
         held = max(held, start + count)
@@ -151,21 +255,21 @@ def test_any_order_of_writing_and_reading_is_that_of_memory(steps: list[tuple[li
 
 
 def test_the_file_has_no_name(tmp_path: Path) -> None:
-    store = DiskStore(shape_of(), tmp_path, 100)
+    store = DiskTier(tmp_path).store(shape_of(), 100)
     store.write(0, 0, draw(100, 2, 32), draw(100, 2, 32))
     assert store.disk_bytes() > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_entries_that_it_does_not_hold_are_refused() -> None:
-    store = DiskStore(shape_of(), entries=64)
+    store = DISK.store(shape_of(), 64)
     with pytest.raises(IndexError, match="entry 64 of a store that holds 64"):
         store.read_range(0, 60, 65)
 
 
 def test_a_place_that_does_not_exist_is_explained(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot be kept in .*: No such file or directory; free space there, name"):
-        DiskStore(shape_of(), tmp_path / "nowhere")
+        DiskTier(tmp_path / "nowhere").store(shape_of())
 
 
 @pytest.mark.parametrize("call", ["pwritev", "preadv"])
@@ -188,7 +292,7 @@ def test_a_disk_that_fails_ends_the_cell_with_a_message(call: str, monkeypatch: 
 
 def test_a_file_that_was_cut_is_no_answer(tmp_path: Path) -> None:
     shape = replace(shape_of(), n_layers=5)
-    store = DiskStore(shape, tmp_path, 100)
+    store = DiskTier(tmp_path).store(shape, 100)
     for layer in range(5):
         store.write(layer, 0, draw(100, 2, 32), draw(100, 2, 32))
     os.ftruncate(store._file, 1000)
@@ -199,7 +303,7 @@ def test_a_file_that_was_cut_is_no_answer(tmp_path: Path) -> None:
 def test_what_is_read_ahead_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reading that comes in late must not fall on entries that were written meanwhile."""
     shape = replace(shape_of(), n_layers=4)
-    memory, disk = PagedStore(shape), DiskStore(shape)
+    memory, disk = PagedStore(shape), DISK.store(shape)
     real = os.preadv
 
     def late(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
@@ -223,6 +327,7 @@ def test_what_is_read_ahead_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
         for layer in range(shape.n_layers):
             attend_entries(disk, layer, q, start + 40)
             following = (layer + 1) % shape.n_layers
+            disk.prefetch(following)
             for store in (memory, disk):
                 k, v = (draw(3, heads, width, seed=start + 13 * layer + part) for part in (5, 6))
                 store.write(following, start + 10, k, v)
@@ -234,7 +339,7 @@ def test_what_is_read_ahead_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_part_of_a_page_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer bytes than asked for are an error, and never entries of zeros."""
     shape = replace(shape_of(), n_layers=3)
-    disk = DiskStore(shape)
+    disk = DISK.store(shape)
     k = draw(70, shape.n_kv_heads, shape.head_dim, seed=1)
     for layer in range(3):
         disk.write(layer, 0, k, k)
@@ -246,7 +351,7 @@ def test_a_part_of_a_page_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bytes_on_disk_are_of_pages_in_use_and_not_of_room() -> None:
     shape = replace(shape_of(), n_layers=3)
-    disk = DiskStore(shape, entries=64)
+    disk = DISK.store(shape, 64)
     page = disk.disk_bytes() // 3
     disk.reserve(128)
     disk.reserve(192)
@@ -260,7 +365,7 @@ def test_what_is_read_back_is_counted() -> None:
     """All layers once for each pass, where there are more of them than buffers; nothing where there are not."""
     for layers, passes, expected in ((2, 5, 0), (4, 3, 4 * 3)):
         shape = replace(shape_of(), n_layers=layers)
-        disk = DiskStore(shape)
+        disk = DISK.store(shape)
         k = draw(100, shape.n_kv_heads, shape.head_dim, seed=1)
         for layer in range(layers):
             disk.write(layer, 0, k, k)

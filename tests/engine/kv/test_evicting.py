@@ -118,7 +118,7 @@ def test_verified_tokens_are_judged_alike_however_they_were_drafted(name: str, r
     prefill = snapshot(method)
     full = prefill.cache
     drafted, one_by_one = compressed(method, prefill), compressed(method, prefill)
-    full.queries = QueryLog()
+    full.log_queries()
     done = 0
     for accepted, rejected in rounds:
         decoder.forward([Block(drafted, OUTPUT[done : done + accepted])])
@@ -127,7 +127,7 @@ def test_verified_tokens_are_judged_alike_however_they_were_drafted(name: str, r
         full.commit(accepted)
         done += accepted
     full.rewind(PROMPT)
-    full.queries = QueryLog()
+    full.log_queries()
     for token in OUTPUT[:done]:
         decoder.forward([Block(full, [token])])
         one_by_one.commit(1, full)
@@ -176,7 +176,7 @@ def test_tensor_stores_do_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("vcbench.engine.kv.cache.make_store", TensorStore)
     tensors = compressed(method, prefill)
     full: FullCache = prefill.cache
-    full.queries = QueryLog()
+    full.log_queries()
     for token in OUTPUT:
         examples.decoder().forward([Block(full, [token])])
         for cache in (paged, tensors):

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from tests.engine.reference import attention, draw, shape_of
 from vcbench.engine.attention.readers import attend_entries
-from vcbench.engine.kv.disk import DiskStore
+from vcbench.engine.kv.disk import DiskTier
 from vcbench.engine.kv.make import make_store
 from vcbench.engine.kv.pages import PagedStore
 from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.kv.store import ExactStore
 from vcbench.engine.kv.tensors import TensorStore
 
-STORES = [PagedStore, TensorStore, DiskStore]
+Make = Callable[[KVShape], ExactStore]
+STORES: list[Make] = [PagedStore, TensorStore, DiskTier().store]
 HEADS = [(20, 4, 2), (64, 9, 3), (128, 4, 1), (16, 4, 4), (80, 5, 1), (32, 40, 8)]
 LENGTHS = [(1, 1), (1, 8), (2, 1), (63, 2), (64, 1), (65, 3), (128, 25), (255, 1), (256, 1), (257, 2), (300, 41)]
 
 
 @pytest.fixture(params=STORES, ids=lambda store: store.__name__)
-def kind(request: pytest.FixtureRequest) -> type[ExactStore]:
-    store: type[ExactStore] = request.param
+def kind(request: pytest.FixtureRequest) -> Make:
+    store: Make = request.param
     return store
 
 
-def filled(kind: type[ExactStore], shape: KVShape, entries: int) -> ExactStore:
+def filled(kind: Make, shape: KVShape, entries: int) -> ExactStore:
     """A store whose layers differ, written in pieces."""
     store, start = kind(shape), 0
     for size in (1, 62, 3, 1000):
@@ -44,7 +47,7 @@ def written(shape: KVShape, entries: int, layer: int) -> tuple[torch.Tensor, tor
 
 
 @pytest.mark.parametrize(("head_dim", "heads", "kv_heads"), HEADS)
-def test_what_is_written_is_read(kind: type[ExactStore], head_dim: int, heads: int, kv_heads: int) -> None:
+def test_what_is_written_is_read(kind: Make, head_dim: int, heads: int, kv_heads: int) -> None:
     shape = shape_of(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     store = filled(kind, shape, 130)
     entries = torch.stack(
@@ -61,7 +64,7 @@ def test_what_is_written_is_read(kind: type[ExactStore], head_dim: int, heads: i
 @pytest.mark.parametrize(("visible", "rows"), LENGTHS)
 @pytest.mark.parametrize(("head_dim", "heads", "kv_heads"), HEADS)
 def test_attention_is_that_of_the_formula(
-    kind: type[ExactStore], head_dim: int, heads: int, kv_heads: int, visible: int, rows: int
+    kind: Make, head_dim: int, heads: int, kv_heads: int, visible: int, rows: int
 ) -> None:
     shape = shape_of(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     entries = visible + rows - 1
@@ -74,7 +77,7 @@ def test_attention_is_that_of_the_formula(
     assert torch.equal(torch.cat(alone), together)
 
 
-def test_large_scores_do_not_overflow(kind: type[ExactStore]) -> None:
+def test_large_scores_do_not_overflow(kind: Make) -> None:
     shape = shape_of()
     store = filled(kind, shape, 200)
     q = 200 * draw(3, 4, 32, seed=9)
@@ -85,7 +88,7 @@ def test_large_scores_do_not_overflow(kind: type[ExactStore]) -> None:
 
 @pytest.mark.parametrize("part", ["keys", "values", "both"])
 @pytest.mark.parametrize("visible", [1, 60, 64, 250, 256])
-def test_what_a_row_does_not_see_cannot_reach_it(kind: type[ExactStore], visible: int, part: str) -> None:
+def test_what_a_row_does_not_see_cannot_reach_it(kind: Make, visible: int, part: str) -> None:
     """Not even if it is NaN: the entries of later draft tokens and what a rejected draft left behind."""
     shape = shape_of()
     store = filled(kind, shape, 300)
@@ -104,7 +107,7 @@ def test_what_a_row_does_not_see_cannot_reach_it(kind: type[ExactStore], visible
 @pytest.mark.parametrize("fault", [float("nan"), float("inf")])
 @pytest.mark.parametrize("place", [0, 70, 269])
 @pytest.mark.parametrize("part", [0, 1], ids=["key", "value"])
-def test_a_fault_in_what_a_row_sees_is_not_hidden(kind: type[ExactStore], fault: float, place: int, part: int) -> None:
+def test_a_fault_in_what_a_row_sees_is_not_hidden(kind: Make, fault: float, place: int, part: int) -> None:
     shape = shape_of()
     store = filled(kind, shape, 270)
     entry = [x[:, place : place + 1].transpose(0, 1).clone() for x in written(shape, 270, 0)]
@@ -114,7 +117,7 @@ def test_a_fault_in_what_a_row_sees_is_not_hidden(kind: type[ExactStore], fault:
     assert not attend_entries(store, 0, draw(1, 4, 32, seed=9), 270).isfinite().any()
 
 
-def test_a_released_store_holds_what_is_left(kind: type[ExactStore]) -> None:
+def test_a_released_store_holds_what_is_left(kind: Make) -> None:
     shape = shape_of()
     store = filled(kind, shape, 300)
     before = store.nbytes()
@@ -126,7 +129,7 @@ def test_a_released_store_holds_what_is_left(kind: type[ExactStore]) -> None:
     assert torch.equal(store.read_range(1, 70, 370)[0], draw(300, 2, 32).transpose(0, 1))
 
 
-def test_dropping_the_front_moves_entries_down(kind: type[ExactStore]) -> None:
+def test_dropping_the_front_moves_entries_down(kind: Make) -> None:
     shape = shape_of()
     store = filled(kind, shape, 300)
     before = store.nbytes()
@@ -136,7 +139,7 @@ def test_dropping_the_front_moves_entries_down(kind: type[ExactStore]) -> None:
     assert torch.equal(store.read_range(1, 0, 172)[0], written(shape, 300, 1)[0][:, 128:])
 
 
-def test_stores_copy_from_one_another(kind: type[ExactStore]) -> None:
+def test_stores_copy_from_one_another(kind: Make) -> None:
     shape = shape_of()
     source, target = filled(PagedStore, shape, 100), filled(kind, shape, 10)
     target.copy_from(source, 30, 5, 70)
@@ -157,7 +160,7 @@ def test_pages_refuse_entries_that_they_do_not_hold() -> None:
 @pytest.mark.parametrize(
     ("dtype", "expected"), [(torch.float32, PagedStore), (torch.bfloat16, TensorStore), (torch.float16, TensorStore)]
 )
-def test_the_store_follows_the_precision(dtype: torch.dtype, expected: type[ExactStore]) -> None:
+def test_the_store_follows_the_precision(dtype: torch.dtype, expected: Make) -> None:
     store = make_store(shape_of(dtype=dtype))
     assert type(store) is expected
     store.reserve(1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vcbench.engine.model.linear import BlockedLinear, Linear, RowMode, TiledLinear, in_tiles, set_tiles, smallest_tile
+from vcbench.engine.model.linear import BlockedLinear, Linear, TiledLinear, in_tiles, set_tiles, smallest_tile
 from vcbench.errors import InexactError
 
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ def test_planned_layers_are_invariant_where_every_sum_cancels(dtype: torch.dtype
     half = torch.randn((outer, inner // 2), generator=generator)
     weight = torch.cat([half, -half], 1)[:, order].to(dtype)
     exact = dtype == torch.float32
-    layer: Linear = BlockedLinear(weight, None) if exact else TiledLinear(weight, None, RowMode())
+    layer: Linear = BlockedLinear(weight, None) if exact else TiledLinear(weight, None)
     set_tiles([layer])
     same = torch.randn((65, inner // 2), generator=generator)
     x = torch.cat([same, same], 1)[:, order].to(dtype)
@@ -73,15 +73,13 @@ def test_padding_is_cut_off_again(tile: int, rows: int) -> None:
     assert set(seen) == {tile or rows}
 
 
-def test_bulk_mode_suspends_the_tiles() -> None:
-    mode = RowMode()
-    layer = TiledLinear(torch.randn(5, 3).double(), None, mode)
+def test_a_call_in_bulk_goes_without_tiles() -> None:
+    layer = TiledLinear(torch.randn(5, 3).double(), None)
     layer.tile = 8
     seen: list[int] = []
     layer.product = lambda x: seen.append(x.shape[0]) or x
     layer(torch.zeros(3, 3))
-    mode.bulk = True
-    layer(torch.zeros(3, 3))
+    layer(torch.zeros(3, 3), bulk=True)
 
     assert seen == [8, 3]
 
@@ -94,7 +92,7 @@ def test_every_shape_is_probed_once_and_layers_of_a_shape_share_their_tile(monke
         return 8 * len(calls)
 
     monkeypatch.setattr("vcbench.engine.model.linear.smallest_tile", count)
-    layers = [TiledLinear(torch.randn(out, inner), None, RowMode()) for out, inner in ((4, 6), (6, 4), (4, 6))]
+    layers = [TiledLinear(torch.randn(out, inner), None) for out, inner in ((4, 6), (6, 4), (4, 6))]
 
     assert set_tiles([*layers, BlockedLinear(torch.randn(4, 6), None)]) == {"4x6": 8, "6x4": 16}
     assert calls == [6, 4]

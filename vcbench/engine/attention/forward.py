@@ -16,6 +16,16 @@ class BatchAttention:
         self._parts = parts
         self._joined: Joined | None = join(parts)
 
+    def prefetch(self, layer: int) -> None:
+        """Begins to fetch a layer of those caches that do not have it at hand."""
+        for cache, _ in self._parts:
+            cache.prefetch(layer)
+
+    def wait(self, layer: int) -> None:
+        """Returns once every cache has a layer at hand."""
+        for cache, _ in self._parts:
+            cache.wait(layer)
+
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of q: [n, H, D] after k, v: [n, Hk, D] were written; returns [n, H, D]."""
         if self._joined is not None:

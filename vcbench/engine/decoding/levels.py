@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from vcbench.engine.decoding.progress import Progress
@@ -224,16 +223,6 @@ class CacheLevel(Verifier):
         """Runs a block once more, watching for the first layer whose output is not finite."""
         cache = self.caches[request_id]
         cache.roll_back()
-        found: list[int] = []
-
-        def watch(layer: int, x: Tensor) -> None:
-            if not found and not bool(torch.isfinite(x).all()):
-                found.append(layer)
-
-        self.decoder.watch = watch
-        try:
-            self.decoder.forward([Block(cache, ids)])
-        finally:
-            self.decoder.watch = None
+        found = self.decoder.not_finite_from(Block(cache, ids))
         cache.roll_back()
-        return f"layer {found[0]}" if found else "the logits"
+        return "the logits" if found is None else f"layer {found}"

@@ -22,8 +22,8 @@ from vcbench.engine.decoding.progress import Observer, Progress
 from vcbench.engine.decoding.rounds import Stack, run_round, step_once
 from vcbench.engine.decoding.stopping import TextStream
 from vcbench.engine.kv.cache import FullCache, KVCache
-from vcbench.engine.kv.disk import DiskStore
-from vcbench.engine.kv.query_log import QueryLog
+from vcbench.engine.kv.disk import DiskTier
+from vcbench.engine.kv.make import make_store
 from vcbench.engine.model.decoder import Decoder, Prefill
 from vcbench.engine.model.draft_weights import drafting
 from vcbench.engine.types import BatchTiming, Generation, KVBytes, Tally
@@ -116,6 +116,8 @@ class Session:
     ) -> None:
         self.decoder, self.setup, self.stream, self.observe = decoder, setup, stream, observe
         self.timing = BatchTiming()
+        self.tier = DiskTier(setup.disk_directory) if setup.full_cache == "disk" else None
+        self._moved: set[str] = set()
         self.drafter = self.make_drafter()
         self.full = self.make_verifier()
         self.rows: dict[str, Row] = {}
@@ -175,7 +177,7 @@ class Session:
         compressed = self._now()
         self.full.admit(item)
         if any(cache.needs_queries for cache in self.drafts(key)):
-            self.full.caches[key].queries = QueryLog()
+            self.full.caches[key].log_queries()
         row = self.rows[key] = Row(item, self.make_progress(item), self._decoded_s)
         row.compress_s, row.offload_s = compressed - started, self._now() - compressed
         self.timing.compress_s += row.compress_s
@@ -202,12 +204,20 @@ class Session:
         if self.drafter is not None:
             self.drafter.release(request_id)
         self.full.release(request_id)
-        row.item.prefill.cache.rewind(len(row.item.request.prompt_ids))
+        snapshot = row.item.prefill.cache
+        snapshot.rewind(len(row.item.request.prompt_ids))
+        if request_id in self._moved:
+            self._moved.remove(request_id)
+            snapshot.move_to(make_store(snapshot.shape))
 
     def close(self) -> None:
-        """Releases every request that is still there."""
-        for key in list(self.rows):
-            self.release(key)
+        """Releases every request that is still there; the session cannot go on."""
+        try:
+            for key in list(self.rows):
+                self.release(key)
+        finally:
+            if self.tier is not None:
+                self.tier.close()
 
     def take_timing(self) -> BatchTiming:
         """The timing since it was last taken, which begins anew."""
@@ -215,12 +225,12 @@ class Session:
         return taken
 
     def on_tier(self, item: Prefilled) -> FullCache:
-        """The snapshot itself, or a copy of it on another tier with room for the whole answer."""
+        """The snapshot, moved to its tier with room for the whole answer; it comes back when it is released."""
         snapshot = item.prefill.cache
-        if self.setup.full_cache == "memory":
-            return snapshot
-        room = snapshot.tokens + item.request.max_tokens
-        return snapshot.moved_to(DiskStore(snapshot.shape, self.setup.disk_directory, room))
+        if self.tier is not None and item.request.id not in self._moved:
+            snapshot.move_to(self.tier.store(snapshot.shape, snapshot.tokens + item.request.max_tokens))
+            self._moved.add(item.request.id)
+        return snapshot
 
     def _now(self) -> float:
         return now(self.decoder.shape.device)

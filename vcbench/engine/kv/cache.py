@@ -50,7 +50,7 @@ class KVCache(ABC):
         self.tokens = tokens
         self.committed = tokens
         self.queries: QueryLog | None = None
-        """Where the decoder takes down its queries against this cache, if anywhere."""
+        """Where the decoder takes down its queries against this cache; None where nobody asked for that."""
 
     @abstractmethod
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -84,6 +84,16 @@ class KVCache(ABC):
             return None
         shared = (self.shape, *(getattr(self, name) for name in self.constants))
         return copy.deepcopy(self, {id(one): one for one in shared})
+
+    def log_queries(self) -> None:
+        """Has the decoder take down its queries against this cache from here on."""
+        self.queries = QueryLog()
+
+    def prefetch(self, layer: int) -> None:  # noqa: B027 - most caches have every layer at hand
+        """Begins to fetch a layer that a forward pass will come to next, where that takes time."""
+
+    def wait(self, layer: int) -> None:  # noqa: B027
+        """Returns once a layer is at hand."""
 
     def advance(self, count: int) -> None:
         """Counts the tokens written by a complete forward pass."""
@@ -166,6 +176,12 @@ class EntryCache(PagedCache):
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.store.write(layer, self.entries(), k, v)
 
+    def prefetch(self, layer: int) -> None:
+        self.store.prefetch(layer)
+
+    def wait(self, layer: int) -> None:
+        self.store.wait(layer)
+
     def page_rows(self, count: int) -> PageRows | None:
         if not isinstance(self.store, PagedStore):
             return None
@@ -179,10 +195,11 @@ class FullCache(EntryCache):
     def entries(self) -> int:
         return self.tokens
 
-    def moved_to(self, store: ExactStore) -> FullCache:
-        """The same committed tokens, in a store that was empty; this one stays as it is."""
+    def move_to(self, store: ExactStore) -> None:
+        """Holds its committed tokens in a store that was empty from here on; what held them gives its memory back."""
         store.copy_from(self.store, 0, 0, self.committed)
-        return FullCache(self.shape, self.committed, store)
+        self.store.release(0)
+        self.store, self.tokens = store, self.committed
 
     def rewind(self, tokens: int) -> None:
         """Forgets everything from position `tokens` on, committed or not: how each cell returns to the snapshot."""
@@ -202,7 +219,7 @@ class FullCache(EntryCache):
         return {"kv": self.store.nbytes() + logged}
 
     def reread_bytes(self) -> int:
-        """Bytes that were read back from a tier out of memory."""
+        """Bytes read back from its tier to attend to them."""
         return self.store.reread_bytes()
 
     def tiers(self) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """Exact storage of keys and values in a file, of which two layers at a time are in memory.
 
-Verification goes through the layers in order: while one is attended to, the next is read into the other buffer. What
-is computed is what `PagedStore` computes, on the same pages by the same kernel, so that the bits are the same.
+A forward pass goes through the layers in order and says when it will need the next one: while it computes in one layer,
+the next is read into the other buffer. What attention takes is the pages that `PagedStore` has, so that the bits are
+the same.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -29,18 +29,39 @@ PAGES_PER_CALL = 256
 """Pages that one call of the operating system reads or writes; POSIX allows 1,024 buffers."""
 
 
+class DiskTier:
+    """A place for full caches, and the one thread that reads ahead from it: the disk is one too.
+
+    Whoever opens a tier closes it; stores outlive it only without reading.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        """`directory` (None: the system's for temporary files) is where files lie."""
+        self.directory = Path(directory or tempfile.gettempdir())
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="vcbench-disk")
+
+    def store(self, shape: KVShape, entries: int = 0) -> DiskStore:
+        """An empty store with room for `entries` at first. Raises StorageError if there is no room."""
+        return DiskStore(shape, self.directory, self._reader, entries)
+
+    def close(self) -> None:
+        """Ends the reading once what has begun is done."""
+        self._reader.shutdown()
+
+    def __enter__(self) -> DiskTier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 @dataclass(slots=True)
 class _Buffer:
-    """Memory for one layer; `layer` is the one that it holds, None while it holds none."""
+    """Memory for one layer; `layer` is the one that it holds, or will once `filling` is done; None while none."""
 
     store: PagedStore
     layer: int | None = None
-
-
-@cache
-def _reader() -> ThreadPoolExecutor:
-    """The thread that reads ahead, one for all caches: the disk is one too."""
-    return ThreadPoolExecutor(1, thread_name_prefix="vcbench-disk")
+    filling: Future[int] | None = None
 
 
 class DiskStore(ExactStore):
@@ -50,8 +71,8 @@ class DiskStore(ExactStore):
     memory is written to the file at once; the operating system decides when it reaches the disk.
     """
 
-    def __init__(self, shape: KVShape, directory: Path | None = None, entries: int = 0) -> None:
-        """`directory` (None: the system's for temporary files) is where the file lies; room for `entries` at first.
+    def __init__(self, shape: KVShape, directory: Path, reader: ThreadPoolExecutor, entries: int = 0) -> None:
+        """`reader` reads ahead; room for `entries` at first.
 
         Raises StorageError if there is no room, and where the system cannot read into several buffers at once.
         """
@@ -59,11 +80,13 @@ class DiskStore(ExactStore):
         if not hasattr(os, "preadv"):
             raise StorageError("a full cache on disk needs preadv, which this system lacks; use full_cache: memory")
         one = replace(shape, n_layers=1)
-        self._ready, self._other = _Buffer(PagedStore(one)), _Buffer(PagedStore(one))
-        self._page_bytes = 2 * shape.n_kv_heads * self._ready.store.width * BLOCK * 4
-        self._directory = Path(directory or tempfile.gettempdir())
+        self._buffers = [_Buffer(PagedStore(one)), _Buffer(PagedStore(one))]
+        """The one that was asked for last comes first."""
+        self._page_bytes = 2 * shape.n_kv_heads * self._buffers[0].store.width * BLOCK * 4
+        self._directory, self._reader = directory, reader
         self._first = self._pages = self._capacity = self._reread = 0
-        self._ahead: Future[None] | None = None
+        self._written = [0] * shape.n_layers
+        """Pages of each layer that have ever been written; beyond them nothing is worth reading."""
         with self._explained():
             self._file, name = tempfile.mkstemp(prefix="vcbench-kv-", dir=self._directory)
             weakref.finalize(self, os.close, self._file)
@@ -74,17 +97,18 @@ class DiskStore(ExactStore):
         pages = -(-entries // BLOCK)
         if pages <= self._pages:
             return
-        self._wait()
+        self._settle()
         if self._first + pages > self._capacity:
             self._widen(max(self._first + pages, 2 * self._capacity))
         self._pages = pages
-        for buffer in (self._ready, self._other):
+        for buffer in self._buffers:
             buffer.store.reserve(entries)
 
     def release(self, entries: int) -> None:
-        self._wait()
+        self._settle()
         self._pages = min(self._pages, -(-entries // BLOCK))
-        for buffer in (self._ready, self._other):
+        self._written = [min(pages, self._pages) for pages in self._written]
+        for buffer in self._buffers:
             buffer.store.release(entries)
 
     def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
@@ -96,6 +120,7 @@ class DiskStore(ExactStore):
         store.write(0, start, k, v)
         first, last = start // BLOCK, -(-stop // BLOCK)
         self._transfer(os.pwritev, layer, first, store.tensors()[first:last])
+        self._written[layer] = max(self._written[layer], last)
 
     def read(self, layer: int, entries: Tensor) -> tuple[Tensor, Tensor]:
         """Reads only the pages that hold these entries, past the buffers."""
@@ -110,48 +135,68 @@ class DiskStore(ExactStore):
         return scratch.read(0, place * BLOCK + entries % BLOCK)
 
     def view(self, layer: int) -> PageView:
-        store, following = self._stage(layer), (layer + 1) % self.shape.n_layers
-        if following not in (self._ready.layer, self._other.layer):
-            self._ahead = _reader().submit(self._fill, self._other, following)
-        return store.view(0)
+        return self._stage(layer).view(0)
+
+    def prefetch(self, layer: int) -> None:
+        if all(buffer.layer != layer for buffer in self._buffers):
+            buffer = self._buffers[1]
+            self._done(buffer)
+            buffer.layer, buffer.filling = layer, self._reader.submit(self._fill, buffer.store, layer)
+
+    def wait(self, layer: int) -> None:
+        self._stage(layer)
 
     def drop_front(self, entries: int) -> None:
-        self._wait()
-        self._first += entries // BLOCK
-        self._pages -= entries // BLOCK
-        for buffer in (self._ready, self._other):
+        self._settle()
+        dropped = entries // BLOCK
+        self._first += dropped
+        self._pages -= dropped
+        self._written = [max(0, pages - dropped) for pages in self._written]
+        for buffer in self._buffers:
             buffer.store.drop_front(entries)
 
     def tensors(self) -> list[Tensor]:
-        return [*self._ready.store.tensors(), *self._other.store.tensors()]
+        return [tensor for buffer in self._buffers for tensor in buffer.store.tensors()]
 
     def reread_bytes(self) -> int:
-        self._wait()
+        self._settle()
         return self._reread
 
     def disk_bytes(self) -> int:
         return self.shape.n_layers * self._pages * self._page_bytes
 
     def _stage(self, layer: int) -> PagedStore:
-        """The buffer with a layer in it, read ahead or now."""
-        self._wait()
-        if self._ready.layer != layer:
-            self._ready, self._other = self._other, self._ready
-        if self._ready.layer != layer:
-            self._fill(self._ready, layer)
-        return self._ready.store
+        """The buffer with a layer in it, read ahead or now; what went wrong in reading ahead is raised here."""
+        if self._buffers[0].layer != layer:
+            self._buffers.reverse()
+        buffer = self._buffers[0]
+        self._done(buffer)
+        if buffer.layer != layer:
+            buffer.layer = None
+            self._reread += self._fill(buffer.store, layer)
+            buffer.layer = layer
+        return buffer.store
 
-    def _fill(self, buffer: _Buffer, layer: int) -> None:
-        buffer.layer = None
-        self._transfer(os.preadv, layer, 0, buffer.store.tensors()[: self._pages])
-        self._reread += self._pages * self._page_bytes
-        buffer.layer = layer
+    def _fill(self, store: PagedStore, layer: int) -> int:
+        """Reads a layer and returns how many bytes it took."""
+        pages = min(self._pages, self._written[layer])
+        self._transfer(os.preadv, layer, 0, store.tensors()[:pages])
+        return pages * self._page_bytes
 
-    def _wait(self) -> None:
-        """Lets the reading ahead come to its end; what went wrong there is raised here."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.result()
+    def _done(self, buffer: _Buffer) -> None:
+        """Lets the filling of a buffer come to its end; one that failed leaves the buffer empty."""
+        filling, buffer.filling = buffer.filling, None
+        if filling is not None:
+            try:
+                self._reread += filling.result()
+            except BaseException:
+                buffer.layer = None
+                raise
+
+    def _settle(self) -> None:
+        """Lets all reading come to its end, as before anything moves."""
+        for buffer in self._buffers:
+            self._done(buffer)
 
     def _transfer(self, call: Callable[..., int], layer: int, first: int, pages: Sequence[Tensor]) -> None:
         """Reads or writes pages of a layer from page number `first` on."""

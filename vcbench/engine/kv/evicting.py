@@ -50,7 +50,7 @@ class EvictingCache(EntryCache):
     def __init__(self, shape: KVShape, rule: EvictionRule) -> None:
         super().__init__(shape)
         self.rule, self.held = rule, 0
-        self.queries = QueryLog()
+        self.log_queries()
         size = (shape.n_layers, shape.n_kv_heads, rule.budget + 1)
         self.positions = torch.zeros(size, dtype=torch.int32, device=shape.device)
         self.scores = torch.zeros(size, device=shape.device)

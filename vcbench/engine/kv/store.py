@@ -61,6 +61,12 @@ class ExactStore(ABC):
     def view(self, layer: int) -> LayerView:
         """A layer as attention takes it; valid until the store next grows, shrinks or hands out a view."""
 
+    def prefetch(self, layer: int) -> None:  # noqa: B027 - memory has every layer at hand
+        """Begins to fetch a layer that a forward pass will come to next, where that takes time."""
+
+    def wait(self, layer: int) -> None:  # noqa: B027
+        """Returns once a layer is at hand."""
+
     @abstractmethod
     def drop_front(self, entries: int) -> None:
         """Forgets the first `entries` entries, a multiple of 64; the others move down by as many."""

@@ -21,7 +21,7 @@ from vcbench.engine.kv.cache import EntryCache, FullCache, KVCache
 from vcbench.engine.kv.pages import PagedStore
 from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.gathering import Gathering, PrefillTime
-from vcbench.engine.model.linear import Linear, RowMode, set_tiles
+from vcbench.engine.model.linear import Linear, set_tiles
 from vcbench.engine.model.mlp import FeedForward
 from vcbench.engine.model.observe import LayerRows, Reader, Statistic
 from vcbench.engine.model.row_operations import RowOperations
@@ -106,19 +106,17 @@ class Prefill:
 
 
 LayerWatch = Callable[[int, Tensor], None]
+"""Is shown each layer's output of a forward pass."""
 
 
 class Decoder:
     """A model ready to run."""
 
-    def __init__(
-        self, architecture: Architecture, weights: Weights, rows: RowOperations, shape: KVShape, mode: RowMode
-    ) -> None:
-        self.architecture, self.weights, self.rows, self.shape, self.mode = architecture, weights, rows, shape, mode
+    def __init__(self, architecture: Architecture, weights: Weights, rows: RowOperations, shape: KVShape) -> None:
+        self.architecture, self.weights, self.rows, self.shape = architecture, weights, rows, shape
         self.rope = RopeTable(architecture.rope, architecture.head_dim, shape.device)
         self.narrowed: dict[str, Decoder] = {}
         """Copies with narrower weights, made when they are first asked for; see `draft_weights`."""
-        self.watch: LayerWatch | None = None
 
     def with_weights(self, weights: Weights) -> Decoder:
         """The same model with other weights; rotary tables and row operations are shared."""
@@ -132,12 +130,30 @@ class Decoder:
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         """Logits [sum of block lengths, V], float32; the caches have advanced by their blocks (uncommitted)."""
+        return self.watched(blocks, lambda layer, x: None)
+
+    def not_finite_from(self, block: Block) -> int | None:
+        """The first layer whose output for a block is not finite, None if none is; the block stays uncommitted."""
+        found: list[int] = []
+
+        def watch(layer: int, x: Tensor) -> None:
+            if not found and not bool(torch.isfinite(x).all()):
+                found.append(layer)
+
+        self.watched([block], watch)
+        return found[0] if found else None
+
+    def watched(self, blocks: Sequence[Block], watch: LayerWatch) -> Tensor:
+        """`forward`, showing `watch` every layer's output."""
         x, positions = self._embed(blocks)
         attention = BatchAttention([(block.cache, len(block.token_ids)) for block in blocks])
         for index, layer in enumerate(self.weights.layers):
+            attention.wait(index)
+            attention.prefetch((index + 1) % len(self.weights.layers))
             q, k, v = self._project(layer, self._attention_input(layer, x), positions)
             log_queries(blocks, index, q)
-            x = self._finish_layer(index, layer, x, attention(index, q, k, v))
+            x = self._finish_layer(layer, x, attention(index, q, k, v))
+            watch(index, x)
         for block in blocks:
             block.cache.advance(len(block.token_ids))
         return self._logits(x)
@@ -185,19 +201,15 @@ class Decoder:
 
     def _run_prompt(self, cache: EntryCache, token_ids: Sequence[int], reader: Reader, whole: bool = True) -> Tensor:
         """Appends tokens to a cache and returns the last layer's output, which is of no use if not `whole`."""
-        self.mode.bulk = True
-        try:
-            x, positions = self._embed([Block(cache, token_ids)])
-            for index, layer in enumerate(self.weights.layers):
-                hidden = self._attention_input(layer, x)
-                q, k, v = self._project(layer, hidden, positions)
-                cache.write(index, k, v)
-                mixed = reader(self._layer_rows(index, cache, (x, hidden), (q, k, v)))
-                if whole or index < len(self.weights.layers) - 1:
-                    mixed = self._attend_prompt(cache, index, q, k, v) if mixed is None else mixed
-                    x = self._finish_layer(index, layer, x, mixed)
-        finally:
-            self.mode.bulk = False
+        x, positions = self._embed([Block(cache, token_ids)])
+        for index, layer in enumerate(self.weights.layers):
+            hidden = self._attention_input(layer, x, bulk=True)
+            q, k, v = self._project(layer, hidden, positions, bulk=True)
+            cache.write(index, k, v)
+            mixed = reader(self._layer_rows(index, cache, (x, hidden), (q, k, v)))
+            if whole or index < len(self.weights.layers) - 1:
+                mixed = self._attend_prompt(cache, index, q, k, v) if mixed is None else mixed
+                x = self._finish_layer(layer, x, mixed, bulk=True)
         cache.advance(len(token_ids))
         return x
 
@@ -249,27 +261,27 @@ class Decoder:
         self.rope.reserve(int(positions.max()) + 1)
         return self.weights.embedding[ids], positions.to(self.shape.device)
 
-    def _attention_input(self, layer: Layer, x: Tensor) -> Tensor:
-        return self.rows.rms_norm(x, layer.attention_norm, self.architecture.norm_eps)
+    def _attention_input(self, layer: Layer, x: Tensor, *, bulk: bool = False) -> Tensor:
+        return self.rows.rms_norm(x, layer.attention_norm, self.architecture.norm_eps, bulk=bulk)
 
-    def _project(self, layer: Layer, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(
+        self, layer: Layer, x: Tensor, positions: Tensor, *, bulk: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """q: [n, H, D], k, v: [n, Hk, D]; q and k normalised where the model does so, and rotated."""
         a = self.architecture
-        qkv = layer.qkv(x)
+        qkv = layer.qkv(x, bulk=bulk)
         queries = a.n_heads * a.head_dim
         if layer.query_norm is not None and layer.key_norm is not None:
-            self.rows.norm_heads(qkv, 0, a.n_heads, layer.query_norm, a.norm_eps)
-            self.rows.norm_heads(qkv, queries, a.n_kv_heads, layer.key_norm, a.norm_eps)
+            self.rows.norm_heads(qkv, 0, a.n_heads, layer.query_norm, a.norm_eps, bulk=bulk)
+            self.rows.norm_heads(qkv, queries, a.n_kv_heads, layer.key_norm, a.norm_eps, bulk=bulk)
         self.rows.rotate(qkv, a.n_heads + a.n_kv_heads, a.head_dim, positions, self.rope.cos, self.rope.sin)
         q, k, v = qkv.split([queries, a.n_kv_heads * a.head_dim, a.n_kv_heads * a.head_dim], dim=1)
         return q.unflatten(1, (-1, a.head_dim)), k.unflatten(1, (-1, a.head_dim)), v.unflatten(1, (-1, a.head_dim))
 
-    def _finish_layer(self, index: int, layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
-        x = x + layer.output(mixed.flatten(1))
-        x = x + layer.mlp(self.rows.rms_norm(x, layer.mlp_norm, self.architecture.norm_eps))
-        if self.watch is not None:
-            self.watch(index, x)
-        return x
+    def _finish_layer(self, layer: Layer, x: Tensor, mixed: Tensor, *, bulk: bool = False) -> Tensor:
+        x = x + layer.output(mixed.flatten(1), bulk=bulk)
+        normed = self.rows.rms_norm(x, layer.mlp_norm, self.architecture.norm_eps, bulk=bulk)
+        return x + layer.mlp(normed, bulk=bulk)
 
     def _logits(self, x: Tensor) -> Tensor:
         return self.weights.head(self.rows.rms_norm(x, self.weights.norm, self.architecture.norm_eps)).float()

@@ -35,7 +35,8 @@ class NarrowLinear(Linear):
         lines = codes.view(-1, blocks.OUTPUTS, inputs).transpose(1, 2).contiguous()
         self._codes = lines.view(torch.uint8).numpy()
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
+        """As of any layer; rows are independent in either way."""
         out = torch.empty((x.shape[0], self.outputs))
         narrow_linear(x.contiguous().numpy(), self._codes, self.scale.numpy(), self.bias, self.size, out.numpy())
         return out

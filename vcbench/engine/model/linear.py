@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,18 +20,11 @@ PROBE_TILES = (8, 16, 32, 64)
 Product = Callable[[Tensor], Tensor]
 
 
-@dataclass(slots=True)
-class RowMode:
-    """Shared by all layers of a model: `bulk` suspends row tiles while a prompt is prefilled."""
-
-    bulk: bool = False
-
-
 class Linear(ABC):
-    """y = x W^T + b. Call with x: [n, in] to get [n, out]."""
+    """y = x W^T + b. Call with x: [n, in] to get [n, out]; bulk: as a prefill does, without row tiles."""
 
     @abstractmethod
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
         """The product."""
 
     @abstractmethod
@@ -51,7 +43,8 @@ class BlockedLinear(Linear):
         self._weight = padded.view(-1, kernel.OUTPUTS, inputs).transpose(1, 2).contiguous().numpy()
         self.bias = (torch.nn.functional.pad(bias, (0, missing)) if bias is not None else torch.empty(0)).numpy()
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
+        """As of any layer; rows are independent in either way."""
         out = torch.empty((x.shape[0], self.outputs))
         kernel.linear(x.contiguous().numpy(), self._weight, self.bias, out.numpy())
         return out
@@ -63,12 +56,12 @@ class BlockedLinear(Linear):
 class TiledLinear(Linear):
     """Any device and precision, in torch operations; `tile` rows a call, or all of them where it is 0."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, mode: RowMode) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Takes weight: [out, in] and bias: [out]."""
-        self._weight, self._bias, self.mode, self.tile = weight.contiguous(), bias, mode, 0
+        self._weight, self._bias, self.tile = weight.contiguous(), bias, 0
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.product(x) if self.mode.bulk else in_tiles(self.product, self.tile, x)
+    def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
+        return self.product(x) if bulk else in_tiles(self.product, self.tile, x)
 
     def weight(self) -> Tensor:
         return self._weight

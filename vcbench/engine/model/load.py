@@ -10,7 +10,7 @@ from torch import Tensor
 from vcbench.config.schema import Exactness
 from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.decoder import Decoder, Layer, Weights
-from vcbench.engine.model.linear import BlockedLinear, Linear, RowMode, TiledLinear
+from vcbench.engine.model.linear import BlockedLinear, Linear, TiledLinear
 from vcbench.engine.model.mlp import DenseMLP, FeedForward, SparseMLP
 from vcbench.engine.model.row_operations import CpuRows, RowOperations, TorchRows
 from vcbench.models.architecture import Architecture
@@ -49,7 +49,7 @@ def load_decoder(
         device=device,
     )
     builder = _Builder(architecture, source, device, dtype, exactness)
-    decoder = Decoder(architecture, builder.weights(), builder.rows, shape, builder.mode)
+    decoder = Decoder(architecture, builder.weights(), builder.rows, shape)
     return decoder, decoder.set_tiles() if exactness == "bitwise" else {}
 
 
@@ -65,12 +65,11 @@ class _Builder:
         exactness: Exactness,
     ) -> None:
         self.architecture, self.source, self.device, self.dtype = architecture, source, device, dtype
-        self.mode = RowMode()
         self.rows: RowOperations
         if device.type == "cpu" and dtype == torch.float32:
             self.rows = CpuRows()
         else:
-            self.rows = TorchRows(ROW_TILE if exactness == "bitwise" else 0, self.mode)
+            self.rows = TorchRows(ROW_TILE if exactness == "bitwise" else 0)
 
     def weights(self) -> Weights:
         embedding = self.get("model.embed_tokens.weight")
@@ -116,7 +115,7 @@ class _Builder:
         bias = torch.cat(biases) if biases else None
         if isinstance(self.rows, CpuRows):
             return BlockedLinear(weight, bias)
-        return TiledLinear(weight, bias, self.mode)
+        return TiledLinear(weight, bias)
 
     def get(self, name: str) -> Tensor:
         return self.place(self.source.tensor(name))

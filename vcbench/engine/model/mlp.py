@@ -14,10 +14,10 @@ from vcbench.models.architecture import Experts
 
 
 class FeedForward(ABC):
-    """Maps x: [n, hidden] to [n, hidden], each row by itself."""
+    """Maps x: [n, hidden] to [n, hidden], each row by itself; bulk: as a prefill does, without row tiles."""
 
     @abstractmethod
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
         """The layer's output."""
 
     @abstractmethod
@@ -35,8 +35,8 @@ class DenseMLP(FeedForward):
     def __init__(self, gate_up: Linear, down: Linear, rows: RowOperations) -> None:
         self.gate_up, self.down, self.rows = gate_up, down, rows
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.rows.gated_silu(self.gate_up(x)))
+    def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
+        return self.down(self.rows.gated_silu(self.gate_up(x, bulk=bulk)), bulk=bulk)
 
     def linears(self) -> list[Linear]:
         return [self.gate_up, self.down]
@@ -51,15 +51,15 @@ class SparseMLP(FeedForward):
     def __init__(self, router: Linear, experts: list[DenseMLP], options: Experts, rows: RowOperations) -> None:
         self.router, self.experts, self.options, self.rows = router, experts, options, rows
 
-    def __call__(self, x: Tensor) -> Tensor:
-        weights, chosen = self.route(x)
+    def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
+        weights, chosen = self.route(x, bulk=bulk)
         out = torch.zeros_like(x)
         for index in torch.unique(chosen).tolist():
             rows, slots = torch.where(chosen == index)
-            out[rows] += self.experts[index](x[rows]) * weights[rows, slots, None]
+            out[rows] += self.experts[index](x[rows], bulk=bulk) * weights[rows, slots, None]
         return out
 
-    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def route(self, x: Tensor, *, bulk: bool = False) -> tuple[Tensor, Tensor]:
         """Weights and indices of the chosen experts, both [n, per_token]."""
 
         def choose(logits: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class SparseMLP(FeedForward):
                 values = values / values.sum(-1, keepdim=True)
             return torch.cat([values, chosen.float()], dim=-1)
 
-        both = self.rows.each(choose, self.router(x))
+        both = self.rows.each(choose, self.router(x, bulk=bulk), bulk=bulk)
         values, chosen = both.chunk(2, dim=-1)
         return values.to(x.dtype), chosen.long()
 

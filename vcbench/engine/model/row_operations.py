@@ -8,24 +8,24 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.kernels.cpu import decoder_rows as kernels
-from vcbench.engine.model.linear import Product, RowMode, in_tiles
+from vcbench.engine.model.linear import Product, in_tiles
 
 MANY_ROWS = 64
 
 
 class RowOperations(ABC):
-    """Operations whose rows are independent of one another, bit for bit."""
+    """Operations whose rows are independent of one another, bit for bit; where `bulk`, they need not be."""
 
     @abstractmethod
-    def each(self, function: Product, x: Tensor) -> Tensor:
+    def each(self, function: Product, x: Tensor, *, bulk: bool = False) -> Tensor:
         """function(x) for a torch function of independent rows, called so that they stay so."""
 
     @abstractmethod
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, *, bulk: bool = False) -> Tensor:
         """x / rms(x) * weight. x: [n, size]."""
 
     @abstractmethod
-    def norm_heads(self, x: Tensor, first: int, heads: int, weight: Tensor, eps: float) -> None:
+    def norm_heads(self, x: Tensor, first: int, heads: int, weight: Tensor, eps: float, *, bulk: bool = False) -> None:
         """RMS norm, in place, of `heads` heads of x: [n, columns] from column `first` on."""
 
     @abstractmethod
@@ -44,16 +44,16 @@ class RowOperations(ABC):
 class CpuRows(RowOperations):
     """Float32 on CPU."""
 
-    def each(self, function: Product, x: Tensor) -> Tensor:
+    def each(self, function: Product, x: Tensor, *, bulk: bool = False) -> Tensor:
         """One call for each row: torch may reduce a single row in another order than one of several."""
         return torch.cat([function(row) for row in x.split(1)])
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, *, bulk: bool = False) -> Tensor:
         out = torch.empty_like(x)
         kernels.rms_norm(x.numpy(), weight.numpy(), eps, out.numpy())
         return out
 
-    def norm_heads(self, x: Tensor, first: int, heads: int, weight: Tensor, eps: float) -> None:
+    def norm_heads(self, x: Tensor, first: int, heads: int, weight: Tensor, eps: float, *, bulk: bool = False) -> None:
         kernels.norm_heads(x.numpy(), first, heads, weight.shape[0], weight.numpy(), eps)
 
     def rotate(self, x: Tensor, heads: int, size: int, positions: Tensor, cos: Tensor, sin: Tensor) -> None:
@@ -75,26 +75,26 @@ class CpuRows(RowOperations):
 class TorchRows(RowOperations):
     """Any device and precision; reductions run over row tiles of one fixed size and in float32."""
 
-    def __init__(self, tile: int, mode: RowMode) -> None:
+    def __init__(self, tile: int) -> None:
         """`tile` rows a call, or all of them where it is 0."""
-        self.tile, self.mode = tile, mode
+        self.tile = tile
 
-    def each(self, function: Product, x: Tensor) -> Tensor:
-        return function(x) if self.mode.bulk else in_tiles(function, self.tile, x)
+    def each(self, function: Product, x: Tensor, *, bulk: bool = False) -> Tensor:
+        return function(x) if bulk else in_tiles(function, self.tile, x)
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, *, bulk: bool = False) -> Tensor:
         def norm(rows: Tensor) -> Tensor:
             wide = rows.float()
             scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
             return weight * scaled.to(rows.dtype)
 
-        return self.each(norm, x)
+        return self.each(norm, x, bulk=bulk)
 
-    def norm_heads(self, x: Tensor, first: int, heads: int, weight: Tensor, eps: float) -> None:
+    def norm_heads(self, x: Tensor, first: int, heads: int, weight: Tensor, eps: float, *, bulk: bool = False) -> None:
         size = weight.shape[0]
         for head in range(heads):
             span = slice(first + head * size, first + (head + 1) * size)
-            x[:, span] = self.rms_norm(x[:, span], weight, eps)
+            x[:, span] = self.rms_norm(x[:, span], weight, eps, bulk=bulk)
 
     def rotate(self, x: Tensor, heads: int, size: int, positions: Tensor, cos: Tensor, sin: Tensor) -> None:
         view = x[:, : heads * size].view(x.shape[0], heads, size)

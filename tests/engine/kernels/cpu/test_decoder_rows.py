@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from vcbench.engine.model.linear import RowMode
 from vcbench.engine.model.row_operations import CpuRows, RowOperations, TorchRows
 
-FORMS = [CpuRows(), TorchRows(32, RowMode())]
+FORMS = [CpuRows(), TorchRows(32)]
 EPS = 1e-5
 
 
