@@ -29,7 +29,14 @@ REPORT = (
     f"doctor` says, and the traceback that {TRACEBACK}=1 shows"
 )
 MEMORY = f"give it more memory, or less to do: a smaller engine.batch_size, a lower limit, shorter prompts; {RESUMES}"
-NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
+NO_MEMORY = (
+    "failed to map segment",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+)
 
 
 @dataclass(frozen=True, slots=True)
