@@ -36,13 +36,18 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def main() -> None:
     from rich.console import Console
 
+    from vcbench.backends.bundled import backend
     from vcbench.config.load import load_config
     from vcbench.records.store import RunDirectory, archive
     from vcbench.runners import recording, run
 
     SPENT["imports_s"] = time.perf_counter() - STARTED
-    for name, label in (("prepare", "plan_and_tokenise_s"), ("load", "load_weights_s"), ("warm_up", "warm_up_s")):
-        setattr(run, name, timed(label, getattr(run, name)))
+    for room, name, label in (
+        (run, "prepare", "plan_and_tokenise_s"),
+        (backend, "load", "load_weights_s"),
+        (backend, "warm_up", "warm_up_s"),
+    ):
+        setattr(room, name, timed(label, getattr(room, name)))
     for name in ("prompt_line", "request_line", "batch_line", "divergence_line"):
         setattr(recording, name, timed("recording_s", getattr(recording, name)))
     RunDirectory.append = timed("recording_s", RunDirectory.append)  # type: ignore[method-assign]

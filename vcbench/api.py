@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from vcbench.engine.kv.evicting import EvictionRule as EvictionRule
     from vcbench.engine.kv.kept import KeptCache as KeptCache
     from vcbench.engine.kv.kept import WindowCache as WindowCache
+    from vcbench.engine.kv.make import make_store as make_store
     from vcbench.engine.kv.ragged import RaggedCache as RaggedCache
-    from vcbench.engine.kv.stores import ExactStore as ExactStore
-    from vcbench.engine.kv.stores import KVShape as KVShape
-    from vcbench.engine.kv.stores import make_store as make_store
+    from vcbench.engine.kv.shape import KVShape as KVShape
+    from vcbench.engine.kv.store import ExactStore as ExactStore
     from vcbench.engine.model.decoder import Block as Block
     from vcbench.engine.model.decoder import Decoder as Decoder
     from vcbench.engine.model.decoder import Instruct as Instruct
@@ -116,11 +116,9 @@ HOMES = {
         "WindowCache",
     ),
     "vcbench.engine.kv.ragged": ("RaggedCache",),
-    "vcbench.engine.kv.stores": (
-        "ExactStore",
-        "KVShape",
-        "make_store",
-    ),
+    "vcbench.engine.kv.shape": ("KVShape",),
+    "vcbench.engine.kv.store": ("ExactStore",),
+    "vcbench.engine.kv.make": ("make_store",),
     "vcbench.engine.codes.coders": (
         "ClippedCoder",
         "Coder",

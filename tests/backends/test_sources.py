@@ -10,8 +10,8 @@ import pytest
 
 from vcbench.backends.sources import ANSWERS, FAULTS, PACKAGE, SHOWS, code_sha256
 
-SCORES = {("tasks/trace.py", "vcbench.metrics.alignment")}
-"""Tasks score recorded answers too, with the figures of `metrics`; no prompt is made with them."""
+SCORES = {("tasks/trace.py", "vcbench.metrics.alignment"), ("tasks/base.py", "vcbench.metrics.interval")}
+"""Tasks score recorded answers too, with the figures of `metrics` and their kinds; no prompt is made with them."""
 
 
 def imported(source: Path) -> Iterator[str]:

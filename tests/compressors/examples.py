@@ -15,6 +15,7 @@ from tests.engine.reference import attention
 from vcbench.calibration.base import Calibration
 from vcbench.calibration.store import make_calibration
 from vcbench.compressors.base import Compressor
+from vcbench.engine.attention.readers import attend
 from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.model.decoder import Decoder, Prefill
 from vcbench.engine.rope import RopeTable
@@ -114,7 +115,7 @@ def attended(cache: KVCache, count: int = 2, seed: int = 77) -> Tensor:
     rows = []
     for layer in range(cache.shape.n_layers):
         cache.write(layer, keys[layer], values[layer])
-        rows.append(cache.attend(layer, queries[layer]))
+        rows.append(attend(cache, layer, queries[layer]))
     cache.roll_back()
     return torch.stack(rows)
 

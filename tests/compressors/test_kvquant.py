@@ -17,7 +17,7 @@ from vcbench.compressors.kvquant import KVQuant, KVQuantOptions
 from vcbench.engine.codes.codebook import Codebooks, as_stored, channel_limits, normal_float, side_count, value_ranges
 from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.kv.cache import FullCache
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.rope import RopeTable
 from vcbench.models.architecture import Architecture, Rope
 

@@ -15,7 +15,7 @@ from tests.compressors import tiny
 from vcbench.compressors.kvzip import PART, WHOLE, KVzip, KVzipOptions, reconstruction_scores, repetition
 from vcbench.engine.kv.cache import EntryCache
 from vcbench.engine.kv.kept import KeptCache
-from vcbench.engine.kv.stores import TensorStore
+from vcbench.engine.kv.tensors import TensorStore
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
 from vcbench.engine.model.load import load_decoder
 from vcbench.engine.model.observe import LayerRows

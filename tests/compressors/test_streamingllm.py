@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.compressors import examples, tiny
 from tests.engine.reference import attention
 from vcbench.compressors.streamingllm import StreamingLLM, StreamingLLMOptions, window_budget
+from vcbench.engine.attention.readers import attend
 from vcbench.engine.kv.cache import FullCache
 from vcbench.engine.kv.kept import WindowCache, runs
 
@@ -79,7 +80,7 @@ def test_attention_is_full_attention_with_a_mask(tokens: int, drafted: int) -> N
         k, v = (examples.entries(full, 1, seed)[layer] for seed in (7, 8))
         for either in (full, cache):
             either.write(layer, k, v)
-        ours = cache.attend(layer, queries[layer])
+        ours = attend(cache, layer, queries[layer])
         keys, values = full.store.read_range(layer, 0, tokens + drafted + 1)
         seen = sorted(expected_positions(tokens, sinks, window) | set(range(tokens, tokens + drafted + 1)))
         expected = attention(queries[layer], keys[:, seen], values[:, seen], len(seen))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.compressors import tiny
 from vcbench.compressors.turboquant import TurboQuant, TurboQuantOptions
+from vcbench.engine.attention.readers import attend
 from vcbench.engine.codes.coders import DirectionCoder, ScaleRule
 from vcbench.engine.codes.frames import Rotated
 from vcbench.engine.codes.lloyd_max import lloyd_max
@@ -119,7 +120,7 @@ def test_entries_are_near_the_exact_ones_and_attention_is_over_them(bits: str, r
     out = []
     for layer in range(2):
         cache.write(layer, rows[1], rows[2])
-        out.append(cache.attend(layer, rows[0]))
+        out.append(attend(cache, layer, rows[0]))
     cache.advance(4)
 
     for layer in range(2):
@@ -181,7 +182,7 @@ def test_a_sketched_cache_attends_over_codes_and_sketch() -> None:
     out = []
     for layer in range(2):
         cache.write(layer, rows[1], rows[2])
-        out.append(cache.attend(layer, rows[0]))
+        out.append(attend(cache, layer, rows[0]))
     cache.advance(4)
     bare = TurboQuant(replace(o, qjl=False, bits="k2v4")).compress(tiny.prefill_of(full), seed=0)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.kv.cache import FullCache, KVCache
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.decoder import Decoder, Prefill
 from vcbench.engine.model.load import load_decoder
 from vcbench.models.architecture import Architecture, Rope

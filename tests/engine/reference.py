@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 
 
 def shape_of(

@@ -16,7 +16,7 @@ from tests.lossless.test_outputs import write
 from vcbench.config.sampling import Sampling
 from vcbench.errors import ModelError, UsageError
 from vcbench.forensics.audit import audit
-from vcbench.forensics.faulty import FaultySession
+from vcbench.forensics.gate import broken
 from vcbench.forensics.tiny import CELLS, PENALISED, SEED, tiny_config
 from vcbench.lossless.check import check_loaded
 from vcbench.lossless.outcome import CheckResult
@@ -113,7 +113,7 @@ def test_a_model_that_the_records_contradict_is_not_comparable(tiny_runs: TinyRu
 
 def sampled_run(tmp_path: Path, sampling: Sampling, fault: str | None = None) -> Run:
     config = replace(tiny_config("drawn", requests=4, cells=CELLS[:2], sampling=sampling), output_dir=str(tmp_path))
-    return load_run(execute(config, console=QUIET, session=FaultySession(fault), fault=fault))
+    return load_run(execute(config, console=QUIET, backend=broken(fault)))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import io
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from tests.lossless.conftest import TinyRuns
+from vcbench.backends.bundled.backend import Bundled
 from vcbench.backends.bundled.load import load
 from vcbench.cli.main import app
 from vcbench.compressors.none import NoCompression
@@ -145,7 +147,7 @@ def test_noise_of_the_reference_itself_is_told_from_faults(
         decoder, tiles = load(*arguments)
         return Noisy(decoder, kind), tiles
 
-    monkeypatch.setattr("vcbench.runners.run.load", noisy)
+    monkeypatch.setattr("vcbench.backends.bundled.backend.load", noisy)
     monkeypatch.setattr("vcbench.forensics.replay.load", noisy)
     config = replace(tiny_config("noisy", requests=4, cells=CELLS[:2]), output_dir=str(tmp_path))
     run = load_run(execute(config, console=Console(file=io.StringIO())))
@@ -188,7 +190,7 @@ def test_a_prefix_that_was_spoilt_by_its_use_is_cache_reuse(tmp_path: Path, monk
     monkeypatch.setenv("VCBENCH_CACHE_DIR", str(tmp_path / "cache"))
     sessions = Replaced(SpoilsItsPrefix)
     config = replace(tiny_config("spoilt", requests=4, batch_size=2, cells=CELLS[:2]), output_dir=str(tmp_path))
-    run = load_run(execute(config, console=Console(file=io.StringIO()), session=sessions))
+    run = load_run(execute(config, console=Console(file=io.StringIO()), backend=partial(Bundled, session=sessions)))
     found = check_loaded(run)
     assert found.outcome == "FAIL"
     made = Replay.of
@@ -233,7 +235,7 @@ def test_float32_tells_a_leak_from_rounding(
     monkeypatch.setenv("VCBENCH_CACHE_DIR", str(tmp_path / "cache"))
     config = tiny_config("narrow", requests=2, batch_size=2, cells=CELLS[:2])
     config = replace(config, output_dir=str(tmp_path), model=replace(config.model, dtype="bfloat16"))
-    run = load_run(execute(config, console=Console(file=io.StringIO()), session=sessions))
+    run = load_run(execute(config, console=Console(file=io.StringIO()), backend=partial(Bundled, session=sessions)))
     made = Replay.of
     monkeypatch.setattr(Replay, "of", lambda run: replace(made(run), sessions=sessions))
     card = first_card(run)

@@ -27,6 +27,7 @@ from vcbench.engine.environment import prepare
 prepare()
 
 from vcbench import registry  # noqa: E402 -- torch reads its settings when it is imported
+from vcbench.backends.bundled.calibrations import fit_model  # noqa: E402
 from vcbench.calibration.text import Samples  # noqa: E402
 from vcbench.config.options import build_options  # noqa: E402
 from vcbench.config.sampling import Sampling  # noqa: E402
@@ -51,7 +52,6 @@ from vcbench.metrics.interval import upper_bound  # noqa: E402
 from vcbench.models.store import resolve_model  # noqa: E402
 from vcbench.models.tiny import SPECIAL, tiny_model, words  # noqa: E402
 from vcbench.models.tokenizer import Tokenizer  # noqa: E402
-from vcbench.runners.calibrations import fit_model  # noqa: E402
 from vcbench.runners.plan import label  # noqa: E402
 from vcbench.runners.run import execute  # noqa: E402
 

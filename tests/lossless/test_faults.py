@@ -28,6 +28,9 @@ EXPECTED = {
     "compressed_cache_in_verify": Verdict.VIOLATION,
     "drop_last_request": Verdict.MISSING,
     "wrong_model_records": Verdict.VIOLATION,
+    "middle_level_keeps_one_too_many": Verdict.MISSING,
+    "request_released_too_early": Verdict.STOP_MISMATCH,
+    "admitted_with_anothers_entries": Verdict.VIOLATION,
 }
 
 
@@ -59,6 +62,18 @@ def test_what_makes_equal_outputs_vacuous(tiny_runs: TinyRuns) -> None:
     assert failed_guards(check_loaded(tiny_runs("residual_never_quantised"))) == {"drafts_rejected", "smaller_cache"}
 
 
+def test_a_level_that_is_ahead_of_the_others_is_named(tiny_runs: TinyRuns) -> None:
+    """Outputs stay right whatever lower levels do, so that only the counts can show it."""
+    result = check_loaded(tiny_runs("middle_level_keeps_one_too_many"))
+    details = [verdict.detail for verdict in result.verdicts if verdict.verdict is Verdict.MISSING]
+    assert len(details) > result.n / 2
+    assert all("same tokens, but levels end with different numbers of tokens" in detail for detail in details)
+
+
+def test_a_level_that_never_drafts_is_not_at_work(tiny_runs: TinyRuns) -> None:
+    assert failed_guards(check_loaded(tiny_runs("lowest_level_never_drafts"))) == {"levels_drafted"}
+
+
 def test_positions_from_the_kept_length_are_a_violation_and_no_tie(tiny_runs: TinyRuns) -> None:
     result = check_loaded(tiny_runs("position_from_kept_length"))
     dropping = next(cell for cell in result.cells if cell.cell.compressor == "snapkv")
@@ -77,6 +92,9 @@ def test_a_fault_that_could_not_show_is_refused() -> None:
     assert "it needs a method that can quantise" in fault_obstacle(dropping_only, "residual_never_quantised")
     assert "no task has a penalty" in fault_obstacle(config, "penalty_ignores_same_round")
     assert not fault_obstacle(dropping_only, "position_from_kept_length")
+    assert "no cell has two levels" in fault_obstacle(config, "lowest_level_never_drafts")
+    alone = replace(config, engine=replace(config.engine, batch_size=1))
+    assert "no two requests are decoded together" in fault_obstacle(alone, "request_released_too_early")
     nothing = replace(config, cells=(CellConfig(arm="full"),))
     with pytest.raises(UsageError, match="no cell drafts and verifies"):
         run_for_gate(nothing, fault="nan_accepts_all", console=Console(file=io.StringIO()))

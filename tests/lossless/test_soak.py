@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.lossless.independent import LARGEST_DIFFERENCE, Fork
 from tests.lossless.soak import Tally, group_config, soak, tiny_ground
-from vcbench.forensics.faulty import FaultySession
+from vcbench.forensics.gate import broken
 from vcbench.lossless.check import check_run
 from vcbench.runners.run import execute
 
@@ -33,7 +33,7 @@ def test_a_broken_engine_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     config = group_config(0, tiny_ground(3), tmp_path / "soak", seed=0)
     fault = "no_rollback_of_last_draft"
     tally = Tally()
-    tally.add(check_run(execute(config, console=QUIET, session=FaultySession(fault), fault=fault)), "g")
+    tally.add(check_run(execute(config, console=QUIET, backend=broken(fault))), "g")
     assert not tally.passed
     assert any("VIOLATION" in problem for problem in tally.problems)
 

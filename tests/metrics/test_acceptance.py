@@ -59,7 +59,7 @@ def test_against_brute_force(requests: list[tuple[list[int], list[int], list[int
 def test_a_stop_inside_the_draft() -> None:
     # Five drafted and accepted, but the third token is a stop: three tokens count, and nothing is known beyond.
     figures = acceptance(Rounds(drafted=(5,), accepted=(5,), committed=(3,)))
-    assert (figures.accepted, figures.committed, figures.mean_committed) == (3, 3, 3.0)
+    assert (figures.accepted, figures.committed) == (3, 3)
     assert [(p.position, p.drafted, p.accepted) for p in figures.by_position] == [(1, 1, 1), (2, 1, 1), (3, 1, 1)]
     assert figures.rate == 3 / 5
 
@@ -67,7 +67,6 @@ def test_a_stop_inside_the_draft() -> None:
 def test_by_hand() -> None:
     figures = acceptance(Rounds(drafted=(4, 4, 0), accepted=(4, 2, 0), committed=(5, 3, 1)))
     assert figures.histogram == (0, 1, 0, 1, 0, 1)
-    assert figures.mean_committed == 3.0
     assert figures.rate == 6 / 8
     assert [position.rate for position in figures.by_position] == [1.0, 1.0, 0.5, 0.5]
     assert figures.quantiles == (1.4, 3.0, 4.6)
@@ -75,7 +74,7 @@ def test_by_hand() -> None:
 
 def test_nothing_divides_by_zero() -> None:
     figures = acceptance(Rounds(drafted=(), accepted=(), committed=()))
-    assert (figures.mean_committed, figures.rate, figures.histogram, figures.by_position) == (None, None, (), ())
+    assert (figures.rate, figures.histogram, figures.by_position) == (None, (), ())
     assert acceptance(Rounds(drafted=(0,), accepted=(0,), committed=(1,))).rate is None
 
 

@@ -110,3 +110,19 @@ def test_without_censoring_survival_is_the_share_still_equal(forks: list[int]) -
     shares = [sum(fork >= tokens for fork in forks) / len(forks) for tokens in range(1, max(forks) + 2)]
     assert found.value == pytest.approx(shares)
     assert found.median == next(tokens for tokens, share in enumerate(shares, start=1) if share <= 0.5)
+
+
+def test_a_poor_line_offers_no_value_beyond_the_outputs() -> None:
+    """R^2 of 0.67 and less says nothing of step 250; where outputs reach it, the curve itself is the value."""
+    burst = growth([[5.0] + [0.0] * 60 + [5.0] + [0.0] * 10])
+    assert burst is not None
+    assert burst.straightness is not None
+    assert burst.straightness < 0.67
+    assert (burst.extrapolated, burst.at_reference) == (True, None)
+    long = growth([[5.0] + [0.0] * REFERENCE_STEP])
+    assert long is not None
+    assert long.at_reference is not None
+    assert long.at_reference.value == pytest.approx(5.0)
+    single = growth([[0.3]])
+    assert single is not None
+    assert single.at_reference is None

@@ -139,11 +139,11 @@ def test_taken_over_it_is_what_transformers_generates(tmp_path: Path, name: str)
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     from vcbench.backends.bundled.load import load
+    from vcbench.backends.cells import Identity
     from vcbench.config.schema import ModelConfig
     from vcbench.engine.decoding.session import CellSetup, Prefilled, run_cell
     from vcbench.engine.types import Request
     from vcbench.models.store import resolve_model
-    from vcbench.runners.plan import Identity
 
     torch.manual_seed(0)
     shape = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from vcbench.backends.bundled.load import load
+from vcbench.backends.cells import Identity
 from vcbench.config.schema import ModelConfig
 from vcbench.models.store import resolve_model
-from vcbench.runners.plan import Identity
 
 transformers = pytest.importorskip("transformers")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")

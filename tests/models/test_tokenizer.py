@@ -127,7 +127,7 @@ def test_chat_is_the_rendered_text_with_no_second_bos(tokenizer: Tokenizer) -> N
 
     assert tokenizer.decode(ids) == "<|im_start|>user\nthe é 12<|im_end|>\n<|im_start|>assistant\n"
     assert ids.count(1) == 2
-    assert tokenizer.template_sha256 is not None
+    assert tokenizer.has_template
 
 
 def test_bos_is_written_by_the_template_alone(directory: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_model_without_template(directory: Path, tmp_path: Path) -> None:
     plain = Tokenizer(tmp_path)
 
     assert plain.encode("the") == Tokenizer(directory).encode("the")
-    assert plain.template_sha256 is None
+    assert not plain.has_template
     with pytest.raises(ModelError, match="has no chat template"):
         plain.chat(MESSAGES)
 

@@ -40,8 +40,10 @@ def prompt(name: str, ids: Sequence[int] = (1, 2, 3, 4)) -> PromptLine:
     )
 
 
-def kv(stored: int, full: int) -> dict[str, Any]:
-    return {"codes": stored // 2, "stored": stored, "full": full, "resident": stored + full, "parts": {}}
+def kv(stored: int, full: int, copy: int = 0) -> dict[str, Any]:
+    """Bytes of a cell that holds a full copy of `copy` bytes in memory beside."""
+    found = {"codes": stored // 2, "stored": stored, "full": full, "resident": stored + copy, "parts": {}}
+    return found | {"full_copy": {"memory": copy} if copy else {}}
 
 
 def answer(cell: dict[str, Any], name: str, **changes: Any) -> RequestLine:
@@ -57,22 +59,31 @@ def answer(cell: dict[str, Any], name: str, **changes: Any) -> RequestLine:
         kv_start=kv(1000, 1000),
         kv_end=kv(1200, 1200),
         cache_classes={"FullCache": 2},
-        timing={"decode_s": 1.0},
+        timing={"prefill_s": 0.5, "compress_s": 0.0, "offload_s": 0.0, "ttft_s": 0.5, "decode_s": 1.0},
     )
     if cell["arm"] != "full":
         line = replace(line, kv_start=kv(250, 1000), kv_end=kv(450, 1200), cache_classes={"SnapKVCache": 2})
+        line = replace(line, timing=line.timing | {"compress_s": 0.1, "ttft_s": 0.6})
     if cell["arm"] == "lossy":
         line = replace(
             line, token_ids=[*OUTPUT[:6], 90, 91, 92, 93], text=" w10 w11 w12 w13 w14 w15 lost again and again"
         )
     if cell["arm"] == "vericache":
         line = replace(line, drafted=[4, 4, 0], accepted=[4, 2, 0], committed=[5, 3, 1])
+        line = replace(line, kv_start=kv(250, 1000, 1000), kv_end=kv(450, 1200, 1200))
     return replace(line, **changes)
 
 
 def batch(cell: dict[str, Any], name: str, **changes: Any) -> BatchLine:
-    timing = {"compress_s": 0.1, "decode_s": {"full": 1.0, "lossy": 0.5, "vericache": 0.75}[cell["arm"]], "steps": 9.0}
+    compress_s = 0.0 if cell["arm"] == "full" else 0.1
+    timing = {
+        "compress_s": compress_s,
+        "offload_s": 0.0,
+        "decode_s": {"full": 1.0, "lossy": 0.5, "vericache": 0.75}[cell["arm"]],
+        "steps": 9.0,
+    }
     timing |= {"draft_s": 0.3, "verify_s": 0.3, "other_s": 0.15, "peak_rss_bytes": 2.0**30}
+    timing |= {"wall_s": 1.2, "cpus": 2.0, "other_cpu_s": 0.0, "load_1m": 1.0}
     return replace(BatchLine(cell=cell["id"], task=TASK, requests=[name], tokens=9, timing=timing), **changes)
 
 

@@ -14,7 +14,7 @@ from vcbench.metrics.summary import summarise
 from vcbench.records.codec import KINDS
 from vcbench.records.provenance import collect
 from vcbench.records.reader import CellInfo, load_run
-from vcbench.report.columns import flat
+from vcbench.report.flat import flat
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -43,8 +43,8 @@ def test_every_figure_and_verdict(tmp_path: Path) -> None:
     text = (DOCS / "metrics.md").read_text("utf-8")
     row = summarise(load_run(Sample().write(tmp_path / "run")))[-1]
     described = {"run", "task", "cell", "label", "arm", "method", "compressor", "draft_length", "prompts"}
-    for key in flat("run", row).keys() - described:
-        if key.endswith(("_low", "_high", "_end")) or key in ("output_tokens", "n"):
+    for key in flat("run", row, {}).keys() - described:
+        if key.endswith(("_low", "_high", "_end", "_n")) or key in ("output_tokens", "n"):
             continue
         if not key.startswith(("stored_bytes", "full_bytes")):
             assert f"`{key}`" in text, key

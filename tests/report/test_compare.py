@@ -16,10 +16,11 @@ from rich.console import Console
 from tests.records.samples import FULL, LOSSY, OUTPUT, TASK, VERI, Sample, prompt
 from tests.scoring.scored_task import TASK as SCORED
 from tests.scoring.scored_task import registered, sample, write
+from vcbench.cli.output import results
 from vcbench.errors import UsageError
 from vcbench.records.reader import load_run
 from vcbench.records.schema import BatchLine
-from vcbench.report.columns import COLUMNS, number, percent
+from vcbench.report.columns import number, percent
 from vcbench.report.compare import render
 from vcbench.scoring.document import score_and_write
 
@@ -83,6 +84,70 @@ def test_nothing_of_the_table_wraps_or_is_cut(good: Path, width: int) -> None:
     assert lines[-1] == "next: vcbench show quickstart --request one"
 
 
+def test_nobody_reads_a_factor_off_a_row_that_holds_more_than_full_kv(good: Path) -> None:
+    """P20: at every width the bytes held stand beside those needed to draft, in one column that is never dropped."""
+    for width in (40, *WIDTHS):
+        row = next(line for line in text([good], width).splitlines() if "k=4" in line or "vericache" in line)
+        assert "2.67/0.73" in text([good], width), row
+        assert "4.00" not in row or "4.00/0.80" in row
+
+
+def test_intervals_of_speeds_stay_and_one_batch_says_so(good: Path, tmp_path: Path) -> None:
+    for width in WIDTHS:
+        shown = text([good], width)
+        assert "1.13 ±0.013" in shown
+        assert "±: half of the 95 % interval" in shown.replace("\n  ", " ")
+    single = text([Sample(names=("one",)).write(tmp_path / "single")], 80)
+    assert "1.33 ±?" in single
+    assert "±?: one batch, so no interval" in single.replace("\n  ", " ")
+    assert "half of the 95 %" not in single
+
+
+def test_unknown_columns_take_no_room(tmp_path: Path) -> None:
+    """What no row has is left out, so that it displaces nothing."""
+    sample = Sample()
+    sample.others = [line for line in sample.others if isinstance(line, BatchLine)]
+    shown = text([sample.write(tmp_path / "run")], 160)
+    assert "KL" not in shown
+    assert "tokens per round" not in text([Sample(cells=[FULL, LOSSY]).write(tmp_path / "lossy")], 160)
+
+
+def test_a_busy_machine_and_batches_without_partner_are_said_first(tmp_path: Path) -> None:
+    sample = varied()
+    sample.others = [
+        replace(line, timing=line.timing | {"other_cpu_s": 1.8}) if isinstance(line, BatchLine) else line
+        for line in sample.others
+        if not (isinstance(line, BatchLine) and line.cell == FULL["id"] and line.requests == ["one"])
+    ]
+    shown = text([sample.write(tmp_path / "run")], 200)
+    busy = "the machine was busy: other processes used 1.5 of 2 processors during 3 of 3 cells"
+    apart = "lossy snapkv, task stdlib: speed-ups are over 3 of 4 batches"
+    for said in (busy, apart):
+        assert said in shown
+        assert shown.index(said) < shown.index("x full")
+
+
+def test_parquet_and_csv_are_one_table(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    render([good], as_csv=True, parquet=tmp_path / "run.parquet", console=Console(stderr=True))
+    table = pandas.read_parquet(tmp_path / "run.parquet")
+    plain = pandas.read_csv(io.StringIO(capsys.readouterr().out))
+    assert list(table.columns) == list(plain.columns)
+    assert table["n"].dtype == "Int64"
+    assert table["end_to_end_speedup"].tolist() == pytest.approx(plain["end_to_end_speedup"].tolist())
+    assert table["end_to_end_speedup_n"].tolist() == [4, 4, 4]
+    assert table["break_even_tokens"].tolist()[1:] == [3, 5]
+    assert table["break_even_never"].tolist()[1:] == [False, False]
+    assert pandas.isna(table["kl_per_step_nats"][0])
+
+
+def test_parquet_says_what_to_install(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vcbench.report.frame.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"--parquet needs pyarrow: pip install 'vcbench\[tasks\]'"):
+        render([good], parquet=tmp_path / "x.parquet", console=Console(stderr=True))
+
+
 def test_colour_is_never_the_only_signal(good: Path) -> None:
     colored = text([good], 120, color=True)
     assert "\x1b[" in colored
@@ -91,11 +156,15 @@ def test_colour_is_never_the_only_signal(good: Path) -> None:
     assert "bitwise lossless" in plain
 
 
-def test_pipes_get_the_wide_table(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_get_the_wide_table_and_columns_is_obeyed(
+    good: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    out = io.StringIO()
-    render([good], console=Console(file=out))
-    assert "failed" in out.getvalue().splitlines()[2]
+    render([good], console=results())
+    assert "tokens/s" in "".join(capsys.readouterr().out.splitlines()[:3])
+    monkeypatch.setenv("COLUMNS", "80")
+    render([good], console=results())
+    assert max(map(cell_len, capsys.readouterr().out.splitlines()[:7])) <= 80
 
 
 def test_violations_are_named(tmp_path: Path) -> None:
@@ -123,9 +192,11 @@ def test_several_runs(tmp_path: Path) -> None:
     other = Sample(model="other", exactness="fast", names=("one", "five")).write(tmp_path / "second", finish=False)
     found = text([first, other], 160)
     assert found.count("\nsecond  vericache snapkv k=4") == 1
-    assert "run" in found.splitlines()[2]
     assert "note: the runs differ in model (model.id); each row is against its own run's full KV" in found
-    assert "note: the runs differ in engine.exactness (bitwise, fast)" in found
+    assert (
+        "speeds of these runs are not comparable with one another: exactness bitwise in first, fast in second" in found
+    )
+    assert found.index("not comparable") < found.index("x full")
     assert "note: the runs answer different prompts: 1 in common, of first 4, second 2" in found
     assert "note: second is not complete" in found
     assert "first: bitwise lossless: 4 of 4 requests" in found
@@ -160,8 +231,8 @@ def test_json_csv_and_markdown(good: Path, capsys: pytest.CaptureFixture[str]) -
     assert all(None not in row and None not in row.values() for row in rows)
     render([good], as_markdown=True, console=console)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("| cell | n | KV factor x |")
-    assert {line.count("|") for line in lines[:5]} == {len(COLUMNS) + 2}
+    assert lines[0].startswith("| cell | n | KV x less at end fast/held |")
+    assert len({line.count("|") for line in lines[:5]}) == 1
     assert "- bitwise lossless: 4 of 4 requests" in lines
 
 
@@ -206,7 +277,7 @@ def test_headline_metrics_and_exclusions(tmp_path: Path, capsys: pytest.CaptureF
         shown = text([path], 200)
         header, lossy = shown.splitlines()[2], next(x for x in shown.splitlines() if x.startswith("lossy"))
         assert "right" in "".join(shown.splitlines()[:4])
-        assert "33 ±45" in lossy, header
+        assert "33 [1, 91]" in lossy, header
         assert "note: 1 of 4 rows of scored-by-test excluded; the first: q9: 9,000 tokens exceed 8,192" in shown
         score_and_write(load_run(path))
         assert text([path], 200) == shown

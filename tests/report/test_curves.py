@@ -31,7 +31,7 @@ def test_growth_distribution_and_survival(tmp_path: Path) -> None:
     veri = [line for line in lines if line[:2] == ["vericache", "snapkv"]]
     assert lossy[0][2:7] == ["4", "0", "0.100", "0.300", "1.00"]
     assert veri[0][3:8] == ["4", "0", "0", "0", "0"]
-    assert lossy[1][2:] == ["0.0831", "0.882", "~20.8", "teacher-forced", "(4)"]
+    assert lossy[1][2:] == ["0.0831", "0.882", "-", "teacher-forced", "(4)"]
     assert veri[1][3:] == ["0", "-", "~0", "same", "logits", "(4)"]
     assert lossy[2][2:8] == ["4", "40", "0.100", "0.100", "0.210", "0.300"]
     assert lossy[3][2:] == ["4", "4", "100", "100", "100", "0", "7"]
@@ -45,7 +45,8 @@ def test_on_a_narrow_screen_the_bands_go_and_no_figure_is_cut(tmp_path: Path) ->
     ]
     wide, narrow = (text(sample, tmp_path / str(width), width=width) for width in (200, 72))
     assert "2.50 ±" in wide
-    assert "±" not in narrow.splitlines()[3]
+    assert narrow.count("±") < wide.count("±")
+    assert max(len(line) for line in narrow.splitlines() if "lossy" in line) <= 72
     assert "…" not in narrow
 
 

@@ -35,8 +35,15 @@ def test_what_is_shown(tmp_path: Path) -> None:
     assert "rounds, accepted/drafted: 4/4 2/4 0/0" in text
     assert "accepted share:  █▄" in text
     assert "KL in nats: largest 0.3, sum 1" in text
-    assert "KV at the end: 450 bytes stored, full 1,200 (2.67 x); SnapKVCache x 2" in text
-    assert "codes / stored / resident: 8.00 / 4.00 / 0.80 at the start, 5.33 / 2.67 / 0.73 at the end" in text
+    # Of VeriCache: what drafting needs is 2.67 times less, what is held in all is more than full KV.
+    held = "fast memory to draft 450 (2.67 x less); held in all 1,650 (0.73): 1,650 in memory"
+    assert f"KV bytes at the end: full KV 1,200; {held}" in text
+    assert "codes or kept entries alone: 8.00 at the start; 5.33 at the end; layers: SnapKVCache x 2" in text
+    assert "time: prefill 0.500 s, compression 0.100 s, decoding 1.00 s, first token after 0.600 s" in text
+    assert "end to end, prefill and compression included: 6.25 tokens/s, 0.938 x full KV's of this request" in text
+    assert (
+        "all batches of the cell: decoding 2.00 x full KV, end to end 1.36 x full KV, ahead from output token 3" in text
+    )
     assert text.count("same tokens as full KV") == 1
 
 
@@ -65,7 +72,8 @@ def test_errors_gaps_and_unknowns(tmp_path: Path) -> None:
     sample.others.append(divergence(LOSSY, "one", kl=[0.0, None, 0.2], top1_agree=[True, False, True]))
     text = shown(sample.write(tmp_path / "run"))
     assert "failed: NaN at step 3, layer 5" in text
-    assert "KV bytes: not recorded" in text
+    assert "KV bytes at the end" in text
+    assert "KV bytes at the start: full KV 1,000; fast memory to draft 250 (4.00 x less)" in text
     assert "no result recorded" in text
     assert "(no text recorded; last token ids 1 2 3 4)" in text
     assert "largest 0.2, sum 0.2, 1 steps unknown" in text

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.runners.test_run import CELLS, MAX_TOKENS, answers, heard, quiet, refused, snapkv, timeless, trace
+from vcbench.backends.bundled.backend import Bundled
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, MetricsConfig, RunConfig
@@ -225,6 +227,15 @@ def test_a_run_beside_leaves_the_first_alone_and_shares_its_answers(config: RunC
     assert sorted(each.name for each in path.parent.iterdir()) == ["fresh", "tiny", "tiny-k-7"]
 
 
+def test_a_changed_row_makes_no_run_beside(config: RunConfig, tmp_path: Path) -> None:
+    """The name beside says what `--set` changed; rows are none of it."""
+    source = tmp_path / "p.jsonl"
+    path = execute(trace(config, source, rows("a", "b")), console=quiet(), beside="tiny-x")
+    changed = [*rows("a"), {"id": "b", "prompt_ids": [9] * 30}]
+    assert execute(trace(config, source, changed), console=quiet(), beside="tiny-x") == path
+    assert sorted(each.name for each in path.parent.iterdir()) == ["tiny", "tiny~1"]
+
+
 def test_wall_clocks_of_another_batch_size_are_not_taken_over(config: RunConfig) -> None:
     execute(config, console=quiet())
     console = heard()
@@ -264,7 +275,7 @@ def test_a_run_killed_after_its_prompts_were_changed_is_not_complete(config: Run
         raise Killed
 
     with pytest.raises(Killed):
-        execute(trace(config, source, rows("n", "a", "b")), console=quiet(), session=die)  # type: ignore[arg-type]
+        execute(trace(config, source, rows("n", "a", "b")), console=quiet(), backend=partial(Bundled, session=die))
     assert not load_run(path).complete
     execute(trace(config, source, rows("n", "a", "b")), console=quiet())
     assert load_run(path).complete

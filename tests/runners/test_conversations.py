@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from rich.console import Console
 
 from tests.runners.test_task_configs import embedded_model, tiny
 from tests.tasks.cfb.examples import sample
+from vcbench.backends.base import Admission, Asked, Backend, Capabilities, Serving
+from vcbench.backends.cells import Cell, Identity, Plan
 from vcbench.config.load import load_config
 from vcbench.config.schema import ModelConfig, RunConfig
-from vcbench.engine.decoding.session import CellSetup, Event, Session
-from vcbench.engine.model.decoder import Decoder
-from vcbench.engine.types import Generation
+from vcbench.engine.types import BatchTiming, Generation, Request
+from vcbench.models.store import ModelFiles
 from vcbench.models.tokenizer import Tokenizer
+from vcbench.records.codec import plain
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
 from vcbench.scoring.document import score_and_write
@@ -30,7 +33,7 @@ name: talk
 model: {{id: smollm2-135m}}
 tasks: [{{name: {NAME}, mode: interactive, limit: 2, max_tokens: 300}}]
 methods: {{snap: {{compressor: snapkv, factor: 4}}}}
-metrics: {{divergence: false}}
+metrics: {{divergence: true}}
 engine: {{batch_size: 2}}
 cells:
   - arm: full
@@ -39,36 +42,49 @@ cells:
 """
 
 
-class Answering(Session):
-    """Answers each request in its first step, without the model."""
+class Scripted(Backend):
+    """Answers with the golden calls of each turn; the lossy arm asks for another port once.
 
-    def __init__(self, decoder: Decoder, setup: CellSetup, script: Scripted) -> None:
-        super().__init__(decoder, setup)
-        self.script = script
+    A backend without caches: it has neither logits nor bytes, and measures nothing.
+    """
 
-    def step(self) -> list[Event]:
-        events = []
-        for key in self.active:
-            self.rows[key].progress.finish_reason = "length"
-            ids = self.script.answer(self.setup.arm, key)
-            events.append(Event(key, ids, Generation(request_id=key, token_ids=ids, finish_reason="length")))
-        return events
-
-
-class Scripted:
-    """Answers with the golden calls of each turn; the lossy arm asks for another port once."""
+    name = "scripted"
 
     def __init__(self, model: ModelConfig) -> None:
         self.tokenizer = Tokenizer(Path(model.id))
         self.steps = {each.id: each.steps for each in sample()}
         self.asked: list[tuple[str, str]] = []
+        self.admitted: set[str] = set()
 
-    def __call__(self, decoder: Decoder, setup: CellSetup, **rest: Any) -> Session:
-        return Answering(decoder, setup, self)
+    def __call__(self, config: RunConfig, files: ModelFiles) -> Backend:
+        return self
 
-    def answer(self, arm: str, request: str) -> list[int]:
-        self.asked.append((arm, request))
-        return self.tokenizer.encode(self._text(arm, request))
+    def identity(self) -> Identity:
+        return Identity(device="none", dtype="float32", code_sha256="of the script", kernels={})
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(arms=("full", "lossy", "vericache"))
+
+    def open(self, plan: Plan, stage: Callable[[str], None]) -> Mapping[str, Any]:
+        return {"script": "golden"}
+
+    def admit(self, batch: Sequence[Asked]) -> Iterator[Admission]:
+        for asked in batch:
+            self.admitted.add(asked.request.id)
+            yield Admission(asked.request.id)
+
+    def serve(self, cell: Cell, requests: Sequence[Request]) -> Serving:
+        return Serving(self._answers(cell, requests), BatchTiming())
+
+    def release(self) -> None:
+        self.admitted.clear()
+
+    def _answers(self, cell: Cell, requests: Sequence[Request]) -> Iterator[Generation]:
+        assert {request.id for request in requests} <= self.admitted
+        for request in requests:
+            self.asked.append((cell.config.arm, request.id))
+            ids = self.tokenizer.encode(self._text(cell.config.arm, request.id))
+            yield Generation(request_id=request.id, token_ids=ids, finish_reason="length")
 
     def _text(self, arm: str, request: str) -> str:
         conversation, _, turn = request.partition("/t")
@@ -87,12 +103,15 @@ def configured(model: ModelConfig, path: Path) -> RunConfig:
 
 @pytest.mark.model
 def test_golden_conversations_succeed_and_a_slip_leads_elsewhere(tiny: ModelConfig, tmp_path: Path) -> None:
-    script, config = Scripted(tiny), configured(tiny, tmp_path)
-    path = execute(config, console=Console(quiet=True), session=script)
+    engine, config = Scripted(tiny), configured(tiny, tmp_path)
+    path = execute(config, console=Console(quiet=True), backend=engine)
     run = load_run(path)
     full, lossy, veri = run.cells
     assert run.complete
-    assert len(script.asked) == len(set(script.asked)) == len(run.requests) == len(run.turns)
+    assert not run.divergences, "what a backend cannot measure is not owed"
+    assert run.provenance["backend"] == {"name": "scripted", "capabilities": plain(asdict(engine.capabilities()))}
+    assert run.provenance["opened"] == {"script": "golden"}
+    assert len(engine.asked) == len(set(engine.asked)) == len(run.requests) == len(run.turns)
     assert run.asked(full, NAME) == run.asked(veri, NAME)
     assert len(run.asked(full, NAME)) == 8
     ours, theirs = set(run.asked(lossy, NAME)), set(run.asked(full, NAME))
@@ -113,15 +132,15 @@ def test_golden_conversations_succeed_and_a_slip_leads_elsewhere(tiny: ModelConf
 def test_cut_between_an_answer_and_its_next_turn_it_goes_on_there(tiny: ModelConfig, tmp_path: Path) -> None:
     config = configured(tiny, tmp_path)
     config = replace(config, tasks=(replace(config.tasks[0], limit=1),))
-    path = execute(config, console=Console(quiet=True), session=Scripted(tiny))
+    path = execute(config, console=Console(quiet=True), backend=Scripted(tiny))
     whole = (path / "requests.jsonl").read_bytes().splitlines(keepends=True)
     at = next(number for number, line in enumerate(whole) if json.loads(line)["kind"] == "turn")
     (path / "manifest.json").unlink()
     (path / "requests.jsonl").write_bytes(b"".join(whole[:at]))
-    script = Scripted(tiny)
-    execute(config, console=Console(quiet=True), session=script)
+    engine = Scripted(tiny)
+    execute(config, console=Console(quiet=True), backend=engine)
     assert (path / "requests.jsonl").read_bytes().count(b"\n") == len(whole)
-    assert not any(request.endswith("/t1") for _, request in script.asked)
+    assert not any(request.endswith("/t1") for _, request in engine.asked)
     assert load_run(path).complete
 
 
@@ -129,10 +148,10 @@ def test_cut_between_an_answer_and_its_next_turn_it_goes_on_there(tiny: ModelCon
 def test_conversations_are_taken_over_whole(tiny: ModelConfig, tmp_path: Path) -> None:
     """Another draft length: full KV's and the lossy cell's turns are copied, the new cell finds its own way."""
     config = configured(tiny, tmp_path)
-    first = load_run(execute(config, console=Console(quiet=True), session=Scripted(tiny)))
+    first = load_run(execute(config, console=Console(quiet=True), backend=Scripted(tiny)))
     changed = replace(config, cells=(*config.cells[:2], replace(config.cells[2], draft_length=5)))
     script = Scripted(tiny)
-    run = load_run(execute(changed, console=Console(quiet=True), session=script, beside="other"))
+    run = load_run(execute(changed, console=Console(quiet=True), backend=script, beside="other"))
     assert {arm for arm, _ in script.asked} == {"vericache"}
     assert run.complete
     for old, new in zip(first.cells, run.cells, strict=True):
@@ -145,10 +164,10 @@ def test_a_conversation_that_is_not_asked_any_more_is_set_aside_with_its_turns(
     tiny: ModelConfig, tmp_path: Path
 ) -> None:
     config = configured(tiny, tmp_path)
-    before = load_run(execute(config, console=Console(quiet=True), session=Scripted(tiny)))
+    before = load_run(execute(config, console=Console(quiet=True), backend=Scripted(tiny)))
     script = Scripted(tiny)
     fewer = replace(config, tasks=(replace(config.tasks[0], limit=1),))
-    run = load_run(execute(fewer, console=Console(quiet=True), session=script))
+    run = load_run(execute(fewer, console=Console(quiet=True), backend=script))
     assert script.asked == []
     assert run.complete
     conversations = {request.partition("/")[0] for _, request in run.prompts}

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from vcbench import registry
+from vcbench.backends.cells import Identity
 from vcbench.backends.sources import plugin_sha256
 from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, ModelConfig, RunConfig, TaskConfig
 from vcbench.models.architecture import Architecture
 from vcbench.models.catalog import known_architecture
 from vcbench.models.shapes import parameter_count
 from vcbench.runners.estimate import Machine, PlanEstimate, estimate, measure_machine
-from vcbench.runners.plan import Identity, build_plan
+from vcbench.runners.plan import build_plan
 
 HERE = Identity(device="cpu", dtype="float32", code_sha256="c0de", kernels={})
 MACHINE = Machine(bytes_per_s=10e9, flop_per_s=50e9)
@@ -35,6 +36,10 @@ class Accounted:
     @classmethod
     def unsupported(cls, options: KeepOptions, architecture: Architecture) -> str | None:
         return None
+
+    @classmethod
+    def estimate_rereading(cls, options: KeepOptions, tokens: int) -> tuple[int, int]:
+        return 0, 0
 
     @classmethod
     def estimate_bytes(cls, options: KeepOptions, architecture: Architecture, tokens: int, element_bytes: int) -> int:
@@ -137,7 +142,7 @@ def test_a_method_without_an_account_is_unknown() -> None:
     assert figures.cells[3].decode_s is None
     assert figures.total_s is None
     known = replace(figures, cells=figures.cells[:3])
-    parts = [figures.prefill_s or 0, *(cell.decode_s or 0 for cell in known.cells)]
+    parts = [figures.prefill_s or 0, *((cell.compress_s or 0) + (cell.decode_s or 0) for cell in known.cells)]
     assert known.total_s == pytest.approx(sum(parts))
 
 
@@ -166,3 +171,16 @@ def test_the_machine_is_measured_quickly() -> None:
     assert time.perf_counter() - begin < 5
     assert machine.bytes_per_s > 1e8
     assert machine.flop_per_s > 1e8
+
+
+def test_compression_is_estimated_with_the_passes_that_a_method_makes() -> None:
+    """KVzip reads the prompt once more, over the whole of it: 1 to 2 prefills; SnapKV only gathers."""
+    from vcbench.compressors.kvzip import KVzip, KVzipOptions
+
+    full, lossy, *_ = _estimate(lengths=(6000,)).cells
+    assert full.compress_s == 0.0
+    assert lossy.compress_s is not None
+    assert lossy.full_bytes / MACHINE.bytes_per_s < 2 * lossy.compress_s < 4 * lossy.full_bytes / MACHINE.bytes_per_s
+    assert KVzip.estimate_rereading(KVzipOptions(), 6000) == (6000, 6000**2)
+    assert KVzip.estimate_rereading(KVzipOptions(reads="chunk"), 6000) == (6000, 6000 * 2000)
+    assert _estimate(machine=None).cells[1].compress_s is None

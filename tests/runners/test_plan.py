@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from vcbench import registry
+from vcbench.backends.bundled.identity import identify, with_model
+from vcbench.backends.cells import UNKNOWN, Identity
 from vcbench.backends.sources import plugin_sha256
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
@@ -26,14 +28,7 @@ from vcbench.config.schema import (
 from vcbench.errors import ConfigError
 from vcbench.models.architecture import Architecture, Rope
 from vcbench.models.store import ModelFiles
-from vcbench.runners.plan import (
-    UNKNOWN,
-    Identity,
-    build_plan,
-    cell_id,
-    identify,
-    with_model,
-)
+from vcbench.runners.plan import build_plan, cell_id
 
 TINY = Architecture(
     family="llama",
@@ -248,8 +243,8 @@ def test_plan_lists_tasks_then_cells() -> None:
     plan = build_plan(replace(RUN, tasks=(TASK,)), architecture=TINY, identity=SEEN)
     assert [cell.label for cell in plan.cells] == ["vericache m k=5", "full", "lossy m"]
     assert plan.cells[0].id == base()
-    assert plan.cells[0].method == RUN.methods["m"]
-    assert plan.cells[1].method is None
+    assert [level.method for level in plan.cells[0].levels] == [RUN.methods["m"]]
+    assert plan.cells[1].levels == ()
     assert [cell.config.arm for cell in plan.of_task("ask")] == ["full", "vericache", "lossy"]
     assert plan.final
     both = build_plan(replace(RUN, tasks=(TASK, replace(second, name="ask"))), architecture=TINY, identity=SEEN)

@@ -29,6 +29,7 @@ from vcbench.engine.types import Request
 from vcbench.errors import ConfigError, ModelError, RecordError, RequestError
 from vcbench.forensics.tiny import tiny_config
 from vcbench.lossless.check import check_run
+from vcbench.metrics.summary import summarise
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
 
@@ -258,7 +259,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RequestError("request bad: made to fail")
         check_request(request, **limits)
 
-    monkeypatch.setattr("vcbench.runners.run.check_request", check)
+    monkeypatch.setattr("vcbench.backends.bundled.backend.check_request", check)
 
 
 @pytest.mark.usefixtures("refused")
@@ -449,3 +450,22 @@ def test_damaged_weights_leave_what_was_there_as_it_was(config: RunConfig, tmp_p
     assert planned.exit_code != 0
     assert {file: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
     assert [each.name for each in path.parent.iterdir() if not each.name.startswith(".")] == [path.name]
+
+
+def test_every_request_is_charged_what_its_cell_would_need_by_itself(config: RunConfig) -> None:
+    """Prefill without what other methods gathered, compression of its own, and the first token after both."""
+    run = load_run(execute(config, console=quiet()))
+    labels = {cell.id: cell for cell in run.cells}
+    for (cell, task, request), line in run.requests.items():
+        timing, whole = line.timing, run.prompts[task, request].timing["prefill_s"]
+        assert 0 < timing["prefill_s"] <= whole
+        assert (timing["compress_s"] > 0) == (labels[cell].arm != "full") or timing["compress_s"] < 1e-3
+        before = timing["prefill_s"] + timing["compress_s"] + timing["offload_s"]
+        assert before <= timing["ttft_s"] <= before + timing["decode_s"]
+    for batch in run.batches:
+        own = [run.requests[batch.cell, batch.task, name].timing["compress_s"] for name in batch.requests]
+        assert batch.timing["compress_s"] == pytest.approx(sum(own))
+        assert {"wall_s", "cpus", "load_1m"} <= batch.timing.keys()
+    rows = summarise(run)
+    assert all(row.measures["end_to_end_speedup"] is not None for row in rows)
+    assert [row.paired for row in rows] == [row.batches for row in rows]

@@ -12,11 +12,12 @@ import pytest
 
 from tests.records.samples import LOSSY
 from tests.scoring.scored_task import TASK, registered, sample, write
+from vcbench.metrics.interval import pooled
 from vcbench.records.reader import Run, load_run
 from vcbench.scoring import document
 from vcbench.scoring.document import read_scores, score_and_write, score_run, scored, write_scores
 from vcbench.scoring.paired import Verdict
-from vcbench.scoring.scores import Figure, Scores, by_key, estimate
+from vcbench.scoring.scores import Figure, Scores, by_key
 from vcbench.scoring.values import Failure, Outcome, checked, from_json, samples, to_json
 from vcbench.tasks.base import Metric, Ratio
 
@@ -190,12 +191,12 @@ def test_values_of_another_kind_are_failures(kind: str, value: object) -> None:
 
 def test_few_answers_that_agree_still_have_an_interval() -> None:
     metric = Metric(name="m", summary="")
-    none = estimate(metric, {str(i): (0.0, 1.0) for i in range(4)})
+    none = pooled(metric.kind, [(0.0, 1.0)] * 4)
     assert none is not None
     assert none.high == pytest.approx(0.6024, abs=1e-4)
-    pooled = estimate(metric, {"a": (2.0, 2.0), "b": (3.0, 3.0)})
-    assert pooled is not None
-    assert pooled.low == pytest.approx(0.1581, abs=1e-4)
+    together = pooled(metric.kind, [(2.0, 2.0), (3.0, 3.0)])
+    assert together is not None
+    assert together.low == pytest.approx(0.1581, abs=1e-4)
 
 
 def test_a_group_succeeds_only_if_all_of_it_does() -> None:

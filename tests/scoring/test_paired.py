@@ -124,3 +124,41 @@ def test_only_common_requests_are_paired_and_the_seed_decides() -> None:
     other = {str(i): (math.cos(i), 1.0) for i in range(30)}
     assert difference(MEAN, wide, other) == difference(MEAN, wide, other)
     assert difference(MEAN, wide, other).estimate != difference(MEAN, wide, other, seed=1).estimate
+
+
+def test_wrong_and_right_follow_what_is_better() -> None:
+    """P16: loops that go from 2 of 6 to 5 of 6 are 4 answers gone wrong and 1 gone right."""
+    full, arm = shares(True, True, False, False, False, False), shares(False, True, True, True, True, True)
+    looped = difference(Metric(name="looped", summary="", better="lower"), arm, full)
+    assert (looped.to_wrong, looped.to_right) == (4, 1)
+    right = difference(SHARE, arm, full)
+    assert (right.to_wrong, right.to_right) == (1, 4)
+    capped = difference(Metric(name="hit_max_tokens", summary="", better="neither"), arm, full)
+    assert (capped.to_wrong, capped.to_right) == (None, None)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=12))
+@settings(max_examples=80)
+def test_the_interval_of_shares_and_the_verdict_do_not_contradict(pairs: list[tuple[bool, bool]]) -> None:
+    full, arm = shares(*(a for a, _ in pairs)), shares(*(b for _, b in pairs))
+    found = difference(SHARE, arm, full)
+    assert found.estimate is not None
+    low, value, high = found.estimate.low, found.estimate.value, found.estimate.high
+    assert low is not None
+    assert high is not None
+    assert low <= value <= high
+    assert low < high
+    if found.verdict in (Verdict.BETTER, Verdict.WORSE):
+        assert low * high >= 0
+    else:
+        assert low <= 0 <= high
+
+
+def test_pairs_that_all_changed_still_have_an_interval() -> None:
+    """3 of 3 lost: a bootstrap of them has no width."""
+    found = difference(SHARE, shares(False, False, False), shares(True, True, True))
+    assert found.estimate is not None
+    assert found.estimate.low == -1.0
+    assert found.estimate.high is not None
+    assert found.estimate.high > -0.5
+    assert found.verdict is Verdict.TOO_FEW

@@ -42,10 +42,10 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Fit a compressor to a model, on the text of Python's standard library or on yours."""
+    from vcbench.backends.bundled.calibrations import calibrate_model
     from vcbench.cli.model import Bar
     from vcbench.config.options import options_from
     from vcbench.config.schema import ModelConfig
-    from vcbench.runners.calibrations import calibrate_model
 
     options = options_from("compressor", method, overrides or ())
     if device not in ("auto", "cpu", "cuda"):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vcbench import registry
+from vcbench.backends.bundled.identity import identify, with_model
+from vcbench.backends.cells import UNKNOWN, Identity, Plan
 from vcbench.cli.output import next_command, notes, results, table, write_json
 from vcbench.config.options import build_options
 from vcbench.config.schema import RunConfig, TaskConfig
@@ -19,7 +21,7 @@ from vcbench.runners.estimate import ASSUMED_ACCEPTANCE, PlanEstimate, estimate,
 from vcbench.runners.expected import Expected, absent_calibrations, expected_prompts
 from vcbench.runners.gpus import BANDWIDTH_SHARE, FLOP_SHARE, Gpu, find_gpu, smallest_gpu
 from vcbench.runners.notes import model_notes, resolved_sampling
-from vcbench.runners.plan import UNKNOWN, Identity, Plan, build_plan, identify, with_model
+from vcbench.runners.plan import build_plan
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -149,16 +151,21 @@ def _tables(outlook: Outlook) -> Iterator[tuple[str, Table]]:
     for task in outlook.plan.config.tasks:
         rows = [row for row in outlook.figures.cells if row.cell.task.name == task.name]
         shown = [
-            [row.cell.label, "-" if row.cell.method is None else _size(row.draft_bytes), _time(row.decode_s)]
+            [
+                row.cell.label,
+                "-" if not row.cell.compressing else _size(row.draft_bytes),
+                "-" if not row.cell.compressing else _time(row.compress_s),
+                _time(row.decode_s),
+            ]
             for row in rows
         ]
-        times = [row.decode_s for row in rows]
+        times = [each for row in rows for each in (row.compress_s, row.decode_s)]
         total = None if None in times else sum(filter(None, times))
         head = (
             f"{task.name}: {rows[0].prompts} prompts, {rows[0].prompt_tokens:,} tokens, up to {task.max_tokens} new "
             f"each; full KV {_size(rows[0].full_bytes)} a batch; {_time(total)}"
         )
-        yield head, table("", ["cell", "draft KV", "decode"], shown, right=(1, 2), wrap=(0,))
+        yield head, table("", ["cell", "draft KV", "compress", "decode"], shown, right=(1, 2, 3), wrap=(0,))
 
 
 def _size(count: int | None) -> str:
@@ -268,6 +275,7 @@ def _document(outlook: Outlook) -> dict[str, Any]:
                 "prompt_tokens": row.prompt_tokens,
                 "full_bytes": row.full_bytes,
                 "draft_bytes": row.draft_bytes,
+                "compress_s": row.compress_s,
                 "decode_s": row.decode_s,
             }
             for row in figures.cells

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -47,13 +46,17 @@ def score(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, every value in it.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Every figure as a row of CSV on stdout.")] = False,
+    parquet: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every figure as a row of Parquet (needs pyarrow).")
+    ] = None,
 ) -> None:
     """Score a run from its records alone: no model is loaded. Exit code 1 where a metric failed on an answer."""
     from vcbench.errors import UsageError
     from vcbench.records.codec import plain
     from vcbench.records.reader import load_run
     from vcbench.report.curves import print_curves
-    from vcbench.report.score import csv_rows, print_scores, write_csv
+    from vcbench.report.frame import csv_text, write_parquet
+    from vcbench.report.score import flat_rows, print_scores
     from vcbench.scoring.document import as_dict, score_run, write_scores
     from vcbench.scoring.scores import Scores, check_key
 
@@ -79,10 +82,12 @@ def score(
         code_sha256=scores.code_sha256,
         tasks=[each for each in scores.tasks if not task or each.task in task],
     )
+    if parquet is not None:
+        write_parquet(flat_rows(loaded, shown, by=by), parquet)
     if as_json:
         write_json(plain(as_dict(loaded, shown)))
     elif as_csv:
-        write_csv(csv_rows(loaded, shown, by=by), sys.stdout)
+        print(csv_text(flat_rows(loaded, shown, by=by)), end="")
     else:
         console = results()
         print_scores(loaded, shown, console, by=by)

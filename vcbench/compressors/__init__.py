@@ -1,1 +1,1 @@
-
+"""Methods: from a prompt's full cache to a draft cache, one file each."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -126,6 +126,12 @@ class Compressor(ABC, Generic[OptionsT]):
         """
 
     @classmethod
+    def estimate_rereading(cls, options: Any, tokens: int) -> tuple[int, int]:
+        """Passes over the prompt beside its prefill: rows that run through the model, and pairs of a row and an entry
+        that it attends to. A prefill has `tokens` rows and tokens^2 / 2 pairs."""
+        return 0, 0
+
+    @classmethod
     @abstractmethod
     def estimate_bytes(cls, options: Any, architecture: Architecture, tokens: int, element_bytes: int) -> int:
         """Bytes that the draft cache of a prompt of `tokens` tokens will hold, to within a page."""
@@ -180,8 +186,20 @@ class BudgetCompressor(DroppingCompressor[BudgetOptionsT]):
         return dropped_bytes(architecture, options.kept_tokens(tokens), element_bytes, positions=True)
 
 
+class Wants(Protocol):
+    """What a compressor asks of a prefill."""
+
+    @property
+    def query_window(self) -> int:
+        """As `Compressor.query_window`."""
+
+    @property
+    def statistics(self) -> tuple[Statistic[Any], ...]:
+        """As `Compressor.statistics`."""
+
+
 def prefill_for(
-    compressors: Iterable[Compressor[Any]],
+    compressors: Iterable[Wants],
     decoder: Decoder,
     token_ids: Sequence[int],
     *,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vcbench import registry
 from vcbench.engine.kv.cache import KVCache
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.decoder import Prefill
 from vcbench.errors import MethodError
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vcbench.compressors.base import BudgetCompressor, BudgetOptions
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.decoder import Prefill
 from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic, pre_rope_rows
 from vcbench.registry import register

@@ -14,7 +14,7 @@ from vcbench.compressors.base import BudgetCompressor, BudgetOptions
 from vcbench.compressors.fits.kvzap import HIDDEN_UNITS
 from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.kv.kept import KeptCache
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.decoder import Decoder, Instruct, Prefill
 from vcbench.engine.model.linear import BlockedLinear, Linear, RowMode, TiledLinear
 from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic

@@ -107,6 +107,10 @@ class KVzip(DroppingCompressor[KVzipOptions]):
         return RaggedCache.gather(prefill.cache, [[head.nonzero().mT for head in layer] for layer in kept])
 
     @classmethod
+    def estimate_rereading(cls, options: Any, tokens: int) -> tuple[int, int]:
+        return tokens, tokens * (tokens if options.reads == "context" else min(options.chunk, tokens))
+
+    @classmethod
     def estimate_bytes(cls, options: Any, architecture: Architecture, tokens: int, element_bytes: int) -> int:
         shape = (architecture.n_layers, architecture.n_kv_heads, tokens)
         return kept_entries(options, shape) * (2 * architecture.head_dim * element_bytes + 4)

@@ -18,7 +18,7 @@ from vcbench.engine.codes.rotation import is_power_of_two
 from vcbench.engine.codes.scheme import Scheme
 from vcbench.engine.kernels.cpu.simd import LANES
 from vcbench.engine.kv.cache import KVCache
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.decoder import Decoder, Instruct, Prefill
 from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic, pre_rope_rows
 from vcbench.models.architecture import Architecture

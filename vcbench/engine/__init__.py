@@ -1,1 +1,1 @@
-
+"""The model, the caches, drafting and verification."""

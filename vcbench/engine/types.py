@@ -39,12 +39,14 @@ class Round:
 class Tally:
     """One level's part in one request. rounds: its drafts as the level above judged them.
 
-    passes: how often the model ran over the level's cache. cache_class: of that cache; None for a level without one.
+    passes: how often the model ran over the level's cache. tokens: those that the cache has committed. cache_class: of
+    that cache. The last two are None for a level without one.
     """
 
     name: str
     rounds: Sequence[Round] = ()
     passes: int = 0
+    tokens: int | None = None
     cache_class: str | None = None
 
 
@@ -72,7 +74,9 @@ class Generation:
     levels: what each level did, the lowest first and the full cache last; `rounds` are those that were committed.
     cache_classes: layers by class of the cache that was decoded from, of several drafting ones the uppermost.
     logits_sha256: over the float32 logits of all committed tokens, so that two arms can be compared bit for bit without
-    storing them.
+    storing them. prefill_s: what the cell would have needed by itself to prefill the prompt; None where nobody measured
+    it. compress_s, offload_s: making this request's draft caches, and moving its full one to another tier.
+    first_s, decode_s: decoding time from its admission to its first token, and to its end.
     """
 
     request_id: str
@@ -85,6 +89,10 @@ class Generation:
     cache_classes: dict[str, int] = field(default_factory=dict)
     logits_sha256: str = ""
     error: str | None = None
+    prefill_s: float | None = None
+    compress_s: float = 0.0
+    offload_s: float = 0.0
+    first_s: float = 0.0
     decode_s: float = 0.0
 
 
@@ -92,11 +100,14 @@ class Generation:
 class BatchTiming:
     """Wall-clock seconds of one batch in one cell; `other_s` is what is neither drafting nor verifying.
 
-    offload_s: moving full caches to another tier before the first step. row_steps: requests advanced, over all steps.
-    tokens: those that steps committed, so without each request's first, which its prefill gives.
+    compress_s: what compressing the batch takes; compressed_before: for how many of its caches it had been done for
+    another cell, when it was measured. offload_s: moving full caches to another tier before the first step. row_steps:
+    requests advanced, over all steps. tokens: those that steps committed, so without each request's first, which its
+    prefill gives.
     """
 
     compress_s: float = 0.0
+    compressed_before: int = 0
     offload_s: float = 0.0
     decode_s: float = 0.0
     draft_s: float = 0.0

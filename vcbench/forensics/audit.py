@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
+from vcbench.backends.bundled.identity import identify, with_model
 from vcbench.backends.bundled.load import load
+from vcbench.backends.cells import Identity
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import ModelConfig, RunConfig
 from vcbench.engine.decoding.forcing import force
@@ -31,7 +33,6 @@ from vcbench.lossless.result import CellResult
 from vcbench.lossless.steps import Row, drawn_row, inspect_rows
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.records.provenance import neutral
-from vcbench.runners.plan import Identity, identify, with_model
 
 CHUNK = 2048
 ROWS = 64
@@ -179,5 +180,6 @@ def _request(answer: Answer, arm: Arm, sampling: Sampling) -> Request:
 
 
 def _means_default(key: str, value: object) -> bool:
-    """Other engines' spellings of a setting that is off."""
-    return (key, value) in (("top_k", -1), ("top_p", 1), ("temperature", 0)) or value in (None, {}, [])
+    """Other engines' spellings of a setting that is off, and `model: false` of our own."""
+    off = (("top_k", -1), ("top_p", 1), ("temperature", 0), ("model", False))
+    return (key, value) in off or value in (None, {}, [])

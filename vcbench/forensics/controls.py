@@ -94,7 +94,7 @@ class Ladder:
             controls.append(Control(name=name, cause=meaning, reproduces=outcome.reproduces, detail=outcome.detail))
             if outcome.reproduces:
                 cause = meaning
-        dtype = self.card.dtype or self.replay.bench.identity.dtype
+        dtype = self.card.dtype or self.replay.identity.dtype
         return replace(
             self.card, reference=sides[0], method=sides[1], controls=tuple(controls), cause=cause, dtype=dtype
         )
@@ -184,7 +184,7 @@ class Ladder:
         return replace(found, detail=f"{found.detail}, with the recorded drafts" if found.reproduces else "")
 
     def _float32(self) -> Outcome:
-        if self.replay.bench.identity.dtype == FLOAT32:
+        if self.replay.identity.dtype == FLOAT32:
             outcome = self._against_reference(self._decode(self.setup, self.batch))
             return replace(outcome, detail=f"{FLOAT32} already; the cell decoded again")
         wide = self.replay.in_float32()
@@ -240,7 +240,7 @@ class Ladder:
             return replace(named, note="its logits are not finite")
         top = top_of(values)
         gap = top[0][1] - float(values[other]) if other is not None else None
-        found = with_logits(named, top, gap or 0.0, self.card.dtype or self.replay.bench.identity.dtype)
+        found = with_logits(named, top, gap or 0.0, self.card.dtype or self.replay.identity.dtype)
         tokens = tuple(TopToken(id=token.id, text=self._text(token.id), logit=token.logit) for token in found.top)
         return replace(found, top=tokens) if gap is not None else replace(found, top=tokens, gap=None, gap_steps=None)
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from vcbench.backends.bundled.drafts import SharedCompressor
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Arm
 from vcbench.engine.codes.quantised import QuantisedCache
-from vcbench.engine.decoding.levels import CacheLevel, Prefilled, Scores, Span
+from vcbench.engine.decoding.levels import CacheLevel, Drafter, Prefilled, Scores, Span
+from vcbench.engine.decoding.ngram import NgramLevel
 from vcbench.engine.decoding.progress import Observer, Progress
-from vcbench.engine.decoding.session import CellSetup, Compress, Event, Session, StreamFactory
+from vcbench.engine.decoding.session import CellSetup, Compress, Event, LevelSetup, Lookup, Session, StreamFactory
 from vcbench.engine.kv.cache import EntryCache, EntrySource, FullCache, KVCache
+from vcbench.engine.kv.make import make_store
 from vcbench.engine.kv.query_log import QueryLog
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
 from vcbench.engine.types import FinishReason
@@ -104,9 +107,9 @@ class _KeptPositions(Decoder):
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A cache with tokens that nobody knows of, passing for one without."""
+    """A source passing for one that has committed so many tokens, whatever it has."""
 
-    cache: KVCache
+    cache: EntrySource
     committed: int
 
     @property
@@ -132,6 +135,34 @@ class _KeepsLastDraft(CacheLevel):
 
     def source(self, request_id: str) -> EntrySource:
         return _Ahead(self.caches[request_id], self._committed[request_id])
+
+
+class _CommitsOneMore(CacheLevel):
+    """Keeps the first rejected draft as the level above commits what was right, and says nothing of it."""
+
+    def admit(self, item: Prefilled) -> None:
+        super().admit(item)
+        self._more = {**getattr(self, "_more", {}), item.request.id: 0}
+
+    def refresh(self, request_id: str, count: int, source: EntrySource) -> None:
+        super().refresh(request_id, count, _Ahead(source, self.caches[request_id].committed))
+
+    def commit(self, request_id: str, count: int, source: EntrySource | None = None) -> None:
+        assert isinstance(source, KVCache)
+        rejected = source.tokens - source.committed > count
+        super().commit(request_id, count + rejected, _Ahead(source, self.caches[request_id].committed))
+        self._more[request_id] += rejected
+
+    def source(self, request_id: str) -> EntrySource:
+        cache = self.caches[request_id]
+        return _Ahead(cache, cache.committed - self._more[request_id])
+
+
+class _SilentLevel(CacheLevel):
+    """Proposes nothing."""
+
+    def propose(self, spans: Sequence[Span], wanted: Mapping[str, int]) -> dict[str, list[int]]:
+        return {span.key: [] for span in spans}
 
 
 class _AcceptsNotFinite(CacheLevel):
@@ -241,9 +272,54 @@ class _WrongModelRecords(Session):
 
     def admit(self, item: Prefilled) -> None:
         ids, instruct = item.request.prompt_ids, item.prefill.instruct
-        used = [level.drafts_by for level in self.setup.levels if isinstance(level.drafts_by, Compressor)]
+        used = [
+            level.drafts_by for level in self.setup.levels if isinstance(level.drafts_by, Compressor | SharedCompressor)
+        ]
         prefill = prefill_for(used, self.decoder, ids, chunk=len(ids), instruct=instruct)
         super().admit(Prefilled(item.request, prefill))
+
+
+class _MiddleLevelKeepsOneTooMany(Session):
+    def make_level(self, level: LevelSetup) -> Drafter:
+        compressor = level.drafts_by
+        if isinstance(compressor, Lookup) or level is self.setup.levels[0]:
+            return super().make_level(level)
+        return _CommitsOneMore(level.name, self.decoder, lambda item: self.compressed(compressor, item))
+
+
+class _LowestLevelNeverDrafts(Session):
+    def make_level(self, level: LevelSetup) -> Drafter:
+        compressor = level.drafts_by
+        if level is not self.setup.levels[0]:
+            return super().make_level(level)
+        if isinstance(compressor, Lookup):
+            return NgramLevel(level.name, NEVER)
+        return _SilentLevel(level.name, self.decoder, lambda item: self.compressed(compressor, item))
+
+
+class _RequestReleasedTooEarly(Session):
+    """Its slot is wanted: the next one in line goes with each request that ends."""
+
+    def step(self) -> list[Event]:
+        events = super().step()
+        for _ in [event for event in events if event.generation is not None]:
+            for key in self.active[:1]:
+                self.rows[key].progress.finish_reason = "length"
+                events.append(self.event(self.rows[key]))
+        return events
+
+
+class _AdmittedWithAnothersEntries(Session):
+    _before: FullCache | None = None
+
+    def on_tier(self, item: Prefilled) -> FullCache:
+        cache, before = super().on_tier(item), self._before
+        self._before = item.prefill.cache
+        if before is None:
+            return cache
+        mixed = cache.moved_to(make_store(cache.shape))
+        mixed.store.copy_from(before.store, 0, 0, min(before.committed, mixed.committed) // 2)
+        return mixed
 
 
 class _ResidualNeverQuantised(Session):
@@ -284,6 +360,10 @@ SESSIONS: dict[str, type[Session]] = {
     "compressed_cache_in_verify": _CompressedCacheInVerify,
     "drop_last_request": _DropLastRequest,
     "wrong_model_records": _WrongModelRecords,
+    "middle_level_keeps_one_too_many": _MiddleLevelKeepsOneTooMany,
+    "lowest_level_never_drafts": _LowestLevelNeverDrafts,
+    "request_released_too_early": _RequestReleasedTooEarly,
+    "admitted_with_anothers_entries": _AdmittedWithAnothersEntries,
     "residual_never_quantised": _ResidualNeverQuantised,
     "cache_silently_replaced": _CacheSilentlyReplaced,
 }

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from vcbench import registry
+from vcbench.backends.base import MakeBackend
+from vcbench.backends.bundled.backend import Bundled
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig
 from vcbench.errors import UsageError
 from vcbench.forensics.faulty import FaultySession
-from vcbench.forensics.tiny import CELLS, GREEDY, PENALISED, TINY, tiny_config
+from vcbench.forensics.tiny import CASCADE, CELLS, GREEDY, PENALISED, TINY, tiny_config
 from vcbench.lossless.faults import find_fault
 from vcbench.runners.run import execute
 
@@ -30,19 +33,24 @@ def run_for_gate(config: RunConfig, *, fault: str | None, console: Console, besi
         return execute(config, console=console, beside=beside)
     if obstacle := fault_obstacle(config, fault):
         raise UsageError(f"fault {fault} would do nothing here: {obstacle}")
-    return execute(
-        replace(config, name=f"{config.name}-{fault}"), console=console, session=FaultySession(fault), fault=fault
-    )
+    named = replace(config, name=f"{config.name}-{fault}")
+    return execute(named, console=console, backend=broken(fault))
+
+
+def broken(fault: str | None) -> MakeBackend:
+    """The bundled backend with a fault built in, which every cell's id names; None for a sound one."""
+    return partial(Bundled, session=FaultySession(fault), fault=fault)
 
 
 def tiny_run(fault: str | None) -> RunConfig:
     """The gate's own small run, with the sampling that the fault needs."""
-    return tiny_config(TINY, sampling=_sampling(fault))
+    cells = CASCADE if fault is not None and find_fault(fault).needs == "levels" else CELLS
+    return tiny_config(TINY, cells=cells, sampling=_sampling(fault))
 
 
 def demo_run(fault: str) -> RunConfig:
     """A still smaller one that can show the fault: kernels that it does not need are not compiled for it."""
-    cells = CELLS if find_fault(fault).needs == "quantise" else CELLS[:2]
+    cells = {"quantise": CELLS, "levels": CASCADE}.get(find_fault(fault).needs, CELLS[:2])
     return tiny_config("demo", requests=DEMO_REQUESTS, cells=cells, sampling=_sampling(fault))
 
 
@@ -53,13 +61,18 @@ def _sampling(fault: str | None) -> Sampling:
 def fault_obstacle(config: RunConfig, fault: str) -> str:
     """Why a fault cannot show in a configuration; empty if it can."""
     needs = find_fault(fault).needs
-    drafting = [cell for cell in config.cells if cell.arm == "vericache" and cell.method is not None]
+    drafting = [cell for cell in config.cells if cell.arm == "vericache"]
     if not drafting:
         return "no cell drafts and verifies"
     if needs == "penalty":
         penalised = any(_penalises(task.sampling) for task in config.tasks)
         return "" if penalised else "no task has a penalty (sampling.repetition_penalty)"
-    kinds = {registry.lookup("compressor", config.methods[cell.method or ""].compressor).kind for cell in drafting}
+    if needs == "levels":
+        return "" if any(len(cell.drafting) > 1 for cell in drafting) else "no cell has two levels below the full cache"
+    if needs == "batch":
+        return "" if config.engine.batch_size > 1 else "no two requests are decoded together (engine.batch_size)"
+    methods = [config.methods[name] for cell in drafting for name in cell.methods]
+    kinds = {registry.lookup("compressor", method.compressor).kind for method in methods}
     return "" if not needs or needs in kinds else f"it needs a method that can {needs}; here are {', '.join(kinds)}"
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from vcbench.backends.bundled.backend import Bundled
 from vcbench.backends.bundled.load import load
+from vcbench.backends.bundled.methods import Methods, cell_setup
+from vcbench.backends.cells import Cell, Identity
 from vcbench.compressors.base import prefill_for
 from vcbench.config.load import load_config
 from vcbench.engine.decoding.levels import Prefilled
@@ -25,9 +29,8 @@ from vcbench.models.tokenizer import TextStream, Tokenizer
 from vcbench.records.files import CONFIG
 from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import PromptLine
-from vcbench.runners.calibrations import find_calibrations
-from vcbench.runners.plan import Cell, build_plan, identify, with_model
-from vcbench.runners.setup import Workbench, cell_setup, make_compressor
+from vcbench.runners.plan import build_plan
+from vcbench.runners.setup import Workbench
 from vcbench.tasks.base import Prompt
 
 
@@ -45,6 +48,8 @@ class Replay:
 
     run: Run
     bench: Workbench
+    identity: Identity
+    methods: Methods
     decoder: Decoder
     sessions: FaultySession
     _snapshots: dict[tuple[str, str], Prefilled] = field(default_factory=dict)
@@ -57,18 +62,18 @@ class Replay:
         recorded = (run.provenance.get("model") or {}).get("weights_sha256")
         if recorded != files.weights_sha256:
             raise RecordError(f"{run.path} was made with other weights of {files.id} than are here; run it again")
-        identity = with_model(identify(config), files)
-        calibrations = find_calibrations(config, files)
-        for cell in run.provenance.get("cells") or ():
-            recorded, here = cell.get("calibration"), calibrations.get(cell.get("method") or "")
-            if recorded and here and recorded.get("sha256") != here.sha256:
+        backend = Bundled(config, files)
+        identity, calibrations = backend.identity(), backend.calibrations()
+        for method, recorded in _calibrated(run):
+            here = calibrations.get(method)
+            if here and recorded.get("sha256") != here.sha256:
                 raise RecordError(
-                    f"{run.path} was made with another calibration of {cell['method']} than is here; run it again"
+                    f"{run.path} was made with another calibration of {method} than is here; run it again"
                 )
         bench = Workbench(
             config=config,
             files=files,
-            identity=identity,
+            backend=backend,
             plan=build_plan(config, architecture=files.architecture, identity=identity, calibrations=calibrations),
             tokenizer=Tokenizer.from_files(files),
             sources={},
@@ -76,14 +81,14 @@ class Replay:
         )
         set_threads(int(run.provenance.get("decoding_threads") or 0))
         decoder, _ = load(files, identity, config.engine.exactness)
-        return cls(run, bench, decoder, FaultySession(run.provenance.get("injected_fault")))
+        sessions = FaultySession(run.provenance.get("injected_fault"))
+        return cls(run, bench, identity, Methods(bench.plan.cells), decoder, sessions)
 
     def in_float32(self) -> Replay:
         """The same run with weights and caches in float32."""
-        identity = replace(self.bench.identity, dtype="float32")
-        bench = replace(self.bench, identity=identity)
-        decoder, _ = load(bench.files, identity, bench.config.engine.exactness)
-        return Replay(self.run, bench, decoder, self.sessions)
+        identity = replace(self.identity, dtype="float32")
+        decoder, _ = load(self.bench.files, identity, self.bench.config.engine.exactness)
+        return Replay(self.run, self.bench, identity, self.methods, decoder, self.sessions)
 
     def planned(self, cell: CellInfo, task: str) -> Cell:
         """The plan's cell behind a recorded one."""
@@ -114,12 +119,11 @@ class Replay:
         """The prompt's prefill with everything that any cell of the task asks of it, made once."""
         if (task, name) not in self._snapshots:
             cells = self.bench.plan.of_task(task)
-            compressors = [compressor for cell in cells if (compressor := make_compressor(cell)) is not None]
             request = self.request(task, name)
             self._snapshots[task, name] = Prefilled(
                 request,
                 prefill_for(
-                    compressors,
+                    self.methods.of_all(cells),
                     self.decoder,
                     request.prompt_ids,
                     chunk=self.bench.config.engine.prefill_chunk,
@@ -134,7 +138,7 @@ class Replay:
 
     def setup(self, cell: Cell) -> CellSetup:
         """How the engine carries out a cell."""
-        return cell_setup(cell, self.bench.config)
+        return cell_setup(cell, self.bench.config, self.methods.of)
 
     def decode(
         self,
@@ -167,3 +171,11 @@ class Replay:
             session=session or self.sessions,
         )
         return Decoded(ended[wanted], taps[0] if taps else None) if wanted in ended else None
+
+
+def _calibrated(run: Run) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Methods that the run's cells used with a calibration, and what is recorded of that."""
+    for cell in run.provenance.get("cells") or ():
+        for entry in cell.get("levels") or [{"name": cell.get("method"), "calibration": cell.get("calibration")}]:
+            if entry.get("calibration"):
+                yield str(entry.get("name")), entry["calibration"]

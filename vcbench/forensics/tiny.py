@@ -10,8 +10,11 @@ from pathlib import Path
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
+    FULL,
+    NGRAM,
     CellConfig,
     EngineConfig,
+    LevelConfig,
     MethodConfig,
     MetricsConfig,
     ModelConfig,
@@ -39,6 +42,19 @@ CELLS = (
     CellConfig(arm="vericache", method="snapkv-2x", draft_length=6),
     CellConfig(arm="vericache", method="kivi-2bit", draft_length=9),
 )
+
+CASCADE = (
+    CELLS[0],
+    CellConfig(
+        arm="vericache",
+        levels=(
+            LevelConfig(name=NGRAM, draft_length=3, min_match=1),
+            LevelConfig(name="snapkv-2x", draft_length=6),
+            LevelConfig(name=FULL),
+        ),
+    ),
+)
+"""Two levels that draft, one above the other."""
 
 
 def tiny_config(

@@ -1,1 +1,1 @@
-
+"""Whether an output is still full KV's: verdicts, guards and reports, from records alone."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vcbench.metrics.acceptance import round_problem
+from vcbench.metrics.levels import level_problem
 from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import RequestLine
 
@@ -33,6 +34,7 @@ NOISE = "vcbench"
 class Answer:
     """One request's output. `problem`: why it is none, or contradicts itself; empty for a sound one.
 
+    level_problem: what is said of its levels and cannot be, whatever the output; empty for sound ones.
     logprobs: per output token, log-probabilities by token id. `drafted`, `accepted` and `committed`: per round.
     """
 
@@ -43,6 +45,7 @@ class Answer:
     text: str = ""
     finish_reason: str = "error"
     problem: str = ""
+    level_problem: str = ""
     logits_sha256: str = ""
     logprobs: Sequence[Mapping[int, float]] | None = None
     drafted: Sequence[int] = ()
@@ -149,6 +152,7 @@ def _answer(line: RequestLine, prompt_ids: Sequence[int]) -> Answer:
         text=line.text,
         finish_reason=line.finish_reason,
         problem=problem or (round_problem(line) if line.committed or line.drafted else ""),
+        level_problem=level_problem(line) if line.committed or line.drafted else "",
         logits_sha256=line.logits_sha256,
         drafted=line.drafted,
         accepted=line.accepted,

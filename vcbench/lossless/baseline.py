@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from vcbench.errors import UsageError
 from vcbench.lossless.answers import SETTINGS, settings_of_run
-from vcbench.lossless.measures import MEASURES, Measure, Samples
 from vcbench.lossless.outcome import Finding, Outcome
-from vcbench.lossless.thresholds import Threshold, needed
+from vcbench.lossless.thresholds import Threshold, figure, finite, needed
+from vcbench.metrics.conditions import differing_conditions
 from vcbench.metrics.interval import paired_margin, samples_to_decide
+from vcbench.metrics.measures import MEASURES, Measure, Samples, samples_of
 from vcbench.records.reader import CellInfo, Run
 
-DEFAULT = ("acceptance", "speedup", "kl")
+DEFAULT = ("acceptance", "speedup", "end_to_end_speedup", "kl")
 """What is compared where `--fail-on` names no measure."""
 TOLERANCE = 0.05
-HARDWARE = (("hardware", "cpu"), ("hardware", "gpus"), ("decoding_threads",))
 
 
 def compare_with_baseline(
@@ -29,11 +30,16 @@ def compare_with_baseline(
     names = [threshold.metric for threshold in thresholds if threshold.metric in MEASURES] or DEFAULT
     findings = []
     for task in run.tasks:
-        if changed := _other_settings(run, baseline, task):
+        if task not in baseline.tasks:
+            has = ", ".join(baseline.tasks) or "none"
+            findings.append(
+                _finding("baseline", task, "inconclusive", f"the baseline has no task {task}; it has {has}")
+            )
+        elif changed := _other_settings(run, baseline, task):
             findings.append(_finding("baseline", task, "inconclusive", f"other settings than the baseline: {changed}"))
-            continue
-        for cell in (cell for cell in run.cells if cell.arm != "full" and cell.answers(task)):
-            findings += list(_cell(run, baseline, cell, task, names, tolerance))
+        else:
+            for cell in (cell for cell in run.cells if cell.arm != "full" and cell.answers(task)):
+                findings += list(_cell(run, baseline, cell, task, names, tolerance))
     return findings or [_finding("baseline", "", "inconclusive", "the run has no cell to compare")]
 
 
@@ -44,46 +50,59 @@ def _cell(
     then = next((other for other in baseline.cells if other.label == cell.label and other.answers(task)), None)
     for name in names:
         measure = MEASURES[name]
-        every = measure.samples(run, cell, task)
+        every = samples_of(name, run, cell, task)
         if not every:
             continue
         ours = _same_prompts(run, baseline, task, every)
         rule = f"{name} against baseline"
-        theirs = measure.samples(baseline, then, task) if then is not None else {}
+        theirs = samples_of(name, baseline, then, task) if then is not None else {}
         common = [key for key in ours if key in theirs]
-        if not common:
-            yield _finding(rule, shown, "inconclusive", "the baseline has no such cell with these requests")
-        elif measure.timed and (other := _other_hardware(run, baseline)):
-            yield _finding(rule, shown, "inconclusive", f"the baseline ran on other hardware ({other})")
+        if measure.timed and (other := differing_conditions([run, baseline])):
+            yield _finding(rule, shown, "inconclusive", f"speeds are not comparable: {'; '.join(other)}")
+        elif not common:
+            yield _finding(rule, shown, "inconclusive", _nothing_common(then, measure))
         else:
-            yield _paired(rule, shown, measure, [(ours[key], theirs[key]) for key in common], tolerance)
+            pairs = [(ours[key], theirs[key]) for key in common]
+            yield _paired(rule, shown, measure, pairs, tolerance)
+
+
+def _nothing_common(then: CellInfo | None, measure: Measure) -> str:
+    if then is None:
+        return "the baseline has no such cell"
+    return f"the baseline's cell has no such {'batch' if measure.timed else 'request'} with these figures"
 
 
 def _paired(
     rule: str,
     cell: str,
     measure: Measure,
-    pairs: Sequence[tuple[tuple[float, float], tuple[float, float]]],
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
     tolerance: float,
 ) -> Finding:
     """Decides by the interval of the margin: how much better than the worst value that is tolerated."""
-    sign = 1.0 if measure.higher_is_better else -1.0
-    found = paired_margin([ours for ours, _ in pairs], [old for _, old in pairs], sign=sign, tolerance=tolerance)
+    found = paired_margin(
+        [ours for ours, _ in pairs],
+        [old for _, old in pairs],
+        better=measure.better,
+        tolerance=tolerance,
+        kind=measure.kind,
+        value=measure.value,
+    )
     if found is None:
         return _finding(rule, cell, "inconclusive", "nothing was measured")
     now, before, margin = found
     outcome: Outcome = "inconclusive"
     if margin.low is not None and margin.high is not None:
         outcome = "pass" if margin.low >= 0 else "fail" if margin.high < 0 else "inconclusive"
-    change = f" ({100 * (now / before - 1):+.1f} %)" if before else ""
-    detail = f"{now:.4g} now, {before:.4g} then{change}, {len(pairs)} pairs, {100 * tolerance:g} % tolerated"
+    change = f" ({100 * (now / before - 1):+.1f} %)" if before and math.isfinite(now) and math.isfinite(before) else ""
+    detail = f"{figure(now)} now, {figure(before)} then{change}, {len(pairs)} pairs, {100 * tolerance:g} % tolerated"
     more = None
     if outcome == "inconclusive":
         more = samples_to_decide(len(pairs), margin.value, margin.half_width)
         detail += f"; {needed(more)}"
     return Finding(
-        rule=rule, cell=cell, outcome=outcome, detail=detail, value=now, low=margin.low, high=margin.high,
-        n=len(pairs), more=more,
+        rule=rule, cell=cell, outcome=outcome, detail=detail, value=finite(now), low=finite(margin.low),
+        high=finite(margin.high), n=len(pairs), more=more,
     )  # fmt: skip
 
 
@@ -94,23 +113,12 @@ def _same_prompts(run: Run, baseline: Run, task: str, samples: Samples) -> Sampl
         ours, theirs = run.prompts.get((task, request)), baseline.prompts.get((task, request))
         return ours is None or (theirs is not None and ours.prompt_sha256 == theirs.prompt_sha256)
 
-    return {key: sample for key, sample in samples.items() if all(same(request) for request in [key, *key.split(", ")])}
+    return {key: sample for key, sample in samples.items() if all(map(same, key))}
 
 
 def _other_settings(run: Run, baseline: Run, task: str) -> str:
     ours, theirs = settings_of_run(run, task), settings_of_run(baseline, task)
     return ", ".join(key for key in SETTINGS if key in ours and key in theirs and ours[key] != theirs[key])
-
-
-def _other_hardware(run: Run, baseline: Run) -> str:
-    return ", ".join(".".join(path) for path in HARDWARE if _fact(run, path) != _fact(baseline, path))
-
-
-def _fact(run: Run, path: Sequence[str]) -> object:
-    value: object = run.provenance
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def _finding(rule: str, cell: str, outcome: Outcome, detail: str) -> Finding:

@@ -54,19 +54,32 @@ def check_loaded(run: Run, selection: Selection = EVERYTHING) -> CheckResult:
         problems=tuple(problems),
         cards=tuple(card for _, cards in checked for card in cards),
         fault=run.provenance.get("injected_fault"),
+        remarks=_limits(run),
     )
 
 
 def _exactness(run: Run) -> str:
+    if not run.gives("logit_hashes"):
+        return "unknown"
     engine = run.config.get("engine")
     return str(engine.get("exactness", "unknown")) if isinstance(engine, dict) else "unknown"
+
+
+def _limits(run: Run) -> tuple[str, ...]:
+    """What of the gate's evidence the run's backend cannot give."""
+    found = []
+    if not run.gives("logit_hashes"):
+        found.append("the backend gives no hashes of logits, so that ids alone are compared")
+    if not run.gives("kv_bytes"):
+        found.append("the backend says nothing of its caches: of the method there is no sign but its drafts")
+    return tuple(found)
 
 
 def _check_cell(
     run: Run, cell: CellInfo, task: str, selection: Selection, *, bitwise: bool
 ) -> tuple[CellResult, list[Card]]:
     answered = [line for line in run.requests_of(cell, task) if line.error is None]
-    guarded = guards(cell, answered, bitwise=bitwise)
+    guarded = guards(cell, answered, bitwise=bitwise, caches=run.gives("kv_bytes"))
     if cell.arm != "vericache":
         return CellResult(cell=cell, task=task, verdicts=(), guards=guarded), []
     baseline = run.baseline(task)

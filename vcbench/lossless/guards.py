@@ -9,6 +9,7 @@ from vcbench.lossless.result import Guard
 from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance
 from vcbench.metrics.bytes import factors
 from vcbench.metrics.divergence import kl_topk
+from vcbench.metrics.levels import level_figures
 from vcbench.metrics.text import first_divergence
 from vcbench.records.reader import CellInfo
 from vcbench.records.schema import RequestLine
@@ -20,22 +21,29 @@ NOISE = "random"
 """The compressor of random keys and values: a control whose drafts are worthless and whose bytes prove nothing."""
 
 
-def guards(cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool) -> tuple[Guard, ...]:
-    """The guards that apply to a cell with a method, from its requests that ended without error."""
+def guards(cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool, caches: bool = True) -> tuple[Guard, ...]:
+    """The guards that apply to a cell with a method, from its requests that ended without error.
+
+    caches: whether the run's backend says what its caches are; what is recorded of them is judged in any case.
+    """
     if not answered:
         return ()
+    caches = caches or any(line.cache_classes or line.kv_end for line in answered)
     if cell.arm != "vericache":
-        return (_cache_class(cell, answered),)
+        return (_cache_class(cell, answered),) if caches else ()
     rounds = acceptance(Rounds.of(answered))
-    found = [_cache_class(cell, answered), _proposed(rounds)]
-    if cell.full_cache != "memory":
+    compressed = caches and (bool(cell.compressor) or not cell.levels)
+    found = [*([_cache_class(cell, answered)] if compressed else []), _proposed(rounds)]
+    if len(cell.levels) > 1 and caches:
+        found.append(_levels(cell, answered))
+    if cell.full_cache != "memory" and caches:
         found.append(_tier(cell, answered))
     if cell.compressor != NOISE:
         found.append(_accepted(rounds))
     if cell.compressor == UNCOMPRESSED:
         return (*found, *([_all_accepted(answered)] if bitwise else []))
     found.append(_rejected(Rounds.of(answered).judged()))
-    if cell.compressor != NOISE:
+    if cell.compressor != NOISE and compressed:
         found.append(_smaller(answered))
     return tuple(found)
 
@@ -109,6 +117,20 @@ def _cache_class(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
         detail = f"{listed}: compressor {cell.compressor!r} makes a {cell.cache_class}"
         return Guard(name="cache_class", passed=False, detail=detail)
     return Guard(name="cache_class", passed=True, detail=listed)
+
+
+def _levels(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
+    """Every level drafted, and on caches of its own method's class."""
+    figures = level_figures(answered)
+    if [each.name for each in figures[:-1]] != [level["name"] for level in cell.levels]:
+        return Guard(name="levels_drafted", passed=False, detail="what each level did was not recorded")
+    wrong = [f"{each.name} never drafted" for each in figures[:-1] if not each.drafted]
+    for number, level in enumerate(cell.levels):
+        seen = {str(line.levels[number]["cache_class"]) for line in answered}
+        if seen != {str(level.get("cache_class"))}:
+            wrong.append(f"{level['name']} drafted on {', '.join(sorted(seen))}, not {level.get('cache_class')}")
+    found = "; ".join(f"{each.name}: {each.accepted} of {each.drafted} drafted tokens" for each in figures[:-1])
+    return Guard(name="levels_drafted", passed=not wrong, detail="; ".join(wrong) or found)
 
 
 def _tier(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vcbench.errors import UsageError
-from vcbench.lossless.measures import COUNTS, MEASURES, Sample, count_of
+from vcbench.lossless.measures import COUNTS, count_of
 from vcbench.lossless.outcome import CheckResult, Finding, Outcome
 from vcbench.lossless.result import CellResult
-from vcbench.metrics.interval import ratio, samples_to_decide
+from vcbench.metrics.interval import Better, Estimate, pooled, right_operator, samples_to_decide
+from vcbench.metrics.load import busy_note, load_of
+from vcbench.metrics.measures import MEASURES, samples_of
 from vcbench.records.reader import Run
 from vcbench.registry import suggest
 from vcbench.scoring.document import scored
@@ -19,7 +21,9 @@ from vcbench.scoring.measures import score_samples
 from vcbench.scoring.scores import Scores
 
 _FORM = re.compile(r"\s*([a-z_0-9]+|[A-Za-z0-9_.-]+\.[A-Za-z0-9_-]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
-EXAMPLE = "violations>0,acceptance<8,speedup<1.2,kl>0.01"
+EXAMPLE = "violations>0,acceptance<8,end_to_end_speedup<1.2,kl>0.01"
+RETIRED = {"kv_factor": "fast_factor (bytes needed to draft) or held_factor (all that is held, the full copy included)"}
+"""Earlier names, and what says the same more clearly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,8 @@ def _parse(part: str) -> Threshold:
         raise UsageError(f"--fail-on: {part.strip()!r} is not <metric> <operator> <number>; e.g. {EXAMPLE}")
     metric, operator, number = form.groups()
     known = [*COUNTS, *MEASURES]
+    if metric in RETIRED:
+        raise UsageError(f"--fail-on: {metric} did not say whose bytes; ask for {RETIRED[metric]}")
     if metric not in known and "." not in metric:
         raise UsageError(f"--fail-on: unknown metric {metric!r}; {suggest(metric, known)}")
     try:
@@ -70,11 +76,10 @@ def _parse(part: str) -> Threshold:
         bound = math.nan
     if not math.isfinite(bound):
         raise UsageError(f"--fail-on: {number!r} in {part.strip()!r} is not a finite number")
-    higher_is_better = metric in MEASURES and MEASURES[metric].higher_is_better
-    if "." not in metric and (operator[0] == "<") != higher_is_better:
-        other = "<" if higher_is_better else ">"
+    better: Better = MEASURES[metric].better if metric in MEASURES else "lower"
+    if "." not in metric and (instead := right_operator(operator, better)):
         raise UsageError(
-            f"--fail-on: {part.strip()!r} would fail a run for being better; write {metric}{other}{number}"
+            f"--fail-on: {part.strip()!r} would fail a run for being better; write {metric}{instead}{number}"
         )
     if metric in ("violations", "missing", "stop_mismatches") and (operator, bound) != (">", 0):
         raise UsageError(f"--fail-on: the gate fails on any of its {metric}; only {metric}>0 can be asked for")
@@ -96,8 +101,10 @@ def evaluate(thresholds: Sequence[Threshold], result: CheckResult, run: Run | No
 
 def _in_cell(threshold: Threshold, cell: CellResult, run: Run | None, scores: Scores | None) -> list[Finding]:
     if "." in threshold.metric:
-        wanted = score_samples(scores, cell.cell, threshold.metric, threshold.operator) if scores is not None else {}
-        return [_decide(threshold, cell.name, list(wanted.values()))] if wanted else []
+        if scores is None:
+            return []
+        kind, wanted = score_samples(scores, cell.cell, threshold.metric, threshold.operator)
+        return [_decide(threshold, cell.name, pooled(kind, list(wanted.values())))] if wanted else []
     if threshold.metric in COUNTS:
         if not cell.verdicts:
             return []
@@ -109,20 +116,24 @@ def _in_cell(threshold: Threshold, cell: CellResult, run: Run | None, scores: Sc
                 rule=str(threshold), cell=cell.name, outcome=outcome, detail=detail, value=count, n=len(cell.verdicts)
             )
         ]
-    samples = MEASURES[threshold.metric].samples(run, cell.cell, cell.task) if run is not None else {}
-    return [_decide(threshold, cell.name, list(samples.values()))] if samples else []
+    samples = samples_of(threshold.metric, run, cell.cell, cell.task) if run is not None else {}
+    if run is None or not samples:
+        return []
+    measure = MEASURES[threshold.metric]
+    finding = _decide(threshold, cell.name, measure.of(list(samples.values())), "batch" if measure.timed else "request")
+    return [replace(finding, detail=finding.detail + _busy(run, cell))] if measure.timed else [finding]
 
 
-def _decide(threshold: Threshold, cell: str, samples: Sequence[Sample]) -> Finding:
-    estimate = ratio([sample[0] for sample in samples], [sample[1] for sample in samples])
+def _decide(threshold: Threshold, cell: str, estimate: Estimate | None, unit: str = "request") -> Finding:
+    """By the interval, which has to lie on one side of the bound."""
     if estimate is None:
         return Finding(rule=str(threshold), cell=cell, outcome="inconclusive", detail="nothing was measured")
     low, high = estimate.low, estimate.high
     if low is None or high is None:
-        shown = f"{estimate.value:.4g} from one request, which has no interval"
+        shown = f"{figure(estimate.value)} from one {unit}, which has no interval"
         outcome: Outcome = "inconclusive"
     else:
-        shown = f"{estimate.value:.4g} [{low:.4g}, {high:.4g}], n = {estimate.n}"
+        shown = f"{figure(estimate.value)} [{figure(low)}, {figure(high)}], n = {estimate.n}"
         crossed = {threshold.crossed(low), threshold.crossed(high)}
         outcome = "inconclusive" if len(crossed) > 1 else "fail" if crossed == {True} else "pass"
     more = None
@@ -130,9 +141,24 @@ def _decide(threshold: Threshold, cell: str, samples: Sequence[Sample]) -> Findi
         more = samples_to_decide(estimate.n, estimate.value - threshold.bound, estimate.half_width)
         shown += f"; {needed(more)}"
     return Finding(
-        rule=str(threshold), cell=cell, outcome=outcome, detail=shown, value=estimate.value, low=low, high=high,
-        n=estimate.n, more=more,
+        rule=str(threshold), cell=cell, outcome=outcome, detail=shown, value=finite(estimate.value), low=finite(low),
+        high=finite(high), n=estimate.n, more=more,
     )  # fmt: skip
+
+
+def _busy(run: Run, cell: CellResult) -> str:
+    note = busy_note([load_of(b for b in run.batches if (b.cell, b.task) == (cell.cell.id, cell.task))])
+    return f"; {note}" if note else ""
+
+
+def figure(value: float) -> str:
+    """Four digits; infinity is `never`."""
+    return f"{value:.4g}" if math.isfinite(value) else "never"
+
+
+def finite(value: float | None) -> float | None:
+    """The value where a record can hold it; `detail` has the word for one that it cannot."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def needed(more: int | None) -> str:

@@ -39,6 +39,8 @@ def judge(task: str, request: str, reference: Arm, method: Arm, *, bitwise: bool
         if bitwise and len(hashes) > 1:
             detail = "same tokens, but the logits behind them differ in some bit"
             return verdict(Verdict.VIOLATION, detail, tokens=equal)
+        if line.level_problem:
+            return verdict(Verdict.MISSING, f"same tokens, but {line.level_problem}", tokens=equal)
         return verdict(Verdict.IDENTICAL, tokens=equal)
     detail = f"token {fork}: {reference.name} has id {full.token_ids[fork]}, {method.name} {line.token_ids[fork]}"
     kind, remark = _fork(full, line, fork, bitwise=bitwise)

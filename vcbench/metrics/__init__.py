@@ -1,1 +1,1 @@
-
+"""Figures from records alone."""

@@ -68,11 +68,6 @@ class Acceptance:
     by_position: tuple[Position, ...]
 
     @property
-    def mean_committed(self) -> float | None:
-        """Tokens committed per round, at most draft length + 1."""
-        return self.committed / self.rounds if self.rounds else None
-
-    @property
     def rate(self) -> float | None:
         """Accepted per drafted token."""
         return self.accepted / self.drafted if self.drafted else None

@@ -16,6 +16,8 @@ from vcbench.metrics.interval import TAIL, Estimate, resamples
 
 REFERENCE_STEP = 250
 """Where the paper (section 2) states its figure: about 6 nats for KVzip at 4x."""
+STRAIGHT = 0.95
+"""R^2 below which the line is no guess at what lies beyond the outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class Growth:
     low, high: 95 % band over outputs, None where fewer than two reach the step. reached: outputs that reach it.
     slope: nats a step of the line through the origin that fits the curve best (least squares). straightness: R^2 of
     that line; None where the curve does not vary. at_reference: the curve at step 250, or, where no output is that
-    long, the line's value there (`extrapolated`).
+    long, the line's value there (`extrapolated`) if it is straight enough; None if it is not.
     """
 
     n: int
@@ -35,7 +37,7 @@ class Growth:
     reached: list[int]
     slope: Estimate
     straightness: float | None
-    at_reference: Estimate
+    at_reference: Estimate | None
     extrapolated: bool
 
 
@@ -58,6 +60,10 @@ def growth(outputs: Sequence[Sequence[float | None]], *, seed: int = 0) -> Growt
     slope = _estimate(float(_slope(curve[None], positions)[0]), slopes, n)
     at = slopes * REFERENCE_STEP if extrapolated else drawn[:, REFERENCE_STEP - 1]
     value = slope.value * REFERENCE_STEP if extrapolated else float(curve[REFERENCE_STEP - 1])
+    straightness = _straightness(curve, slope.value * positions)
+    # A curve that is nothing throughout has no R^2, and is straight.
+    straight = not curve.any() if straightness is None else straightness >= STRAIGHT
+    offered = straight or not extrapolated
     return Growth(
         n=n,
         value=curve.tolist(),
@@ -65,8 +71,8 @@ def growth(outputs: Sequence[Sequence[float | None]], *, seed: int = 0) -> Growt
         high=high,
         reached=[int(count) for count in alive.sum(axis=0)],
         slope=slope,
-        straightness=_straightness(curve, slope.value * positions),
-        at_reference=_estimate(value, at, n),
+        straightness=straightness,
+        at_reference=_estimate(value, at, n) if offered else None,
         extrapolated=extrapolated,
     )
 

@@ -1,1 +1,1 @@
-
+"""Model files: architectures, weights, tokenizers, fetching and converting."""

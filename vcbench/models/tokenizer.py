@@ -87,11 +87,6 @@ class Tokenizer:
         variables = self._special.texts() | self._template_arguments
         return self._template.render(messages, tools=tools, variables=variables)
 
-    @property
-    def template_sha256(self) -> str | None:
-        """Hash of the chat template, or None if the model has none."""
-        return self._template.sha256 if self.has_template else None
-
     @cached_property
     def has_template(self) -> bool:
         """Whether `chat` can be used."""

@@ -68,11 +68,6 @@ class WeightReader:
         except (SafetensorError, OSError) as error:
             raise ModelError(f"cannot read {name} from {entry.file}: {error}; fetch the model again") from error
 
-    def expect(self, name: str, shape: Shape) -> torch.Tensor:
-        """The tensor, which must have `shape`. Raises ModelError if it is missing or has another."""
-        _check_shape(name, self._entry(name), shape)
-        return self.tensor(name)
-
     def expert(self, layer: int, expert: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(gate, up, down) of one expert, whether the checkpoint stores experts one by one or fused.
 

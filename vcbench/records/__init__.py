@@ -1,1 +1,1 @@
-
+"""Append-only records of runs, and reading them back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,15 @@ from vcbench.errors import RecordError
 from vcbench.records.codec import LineKey, decode, describe_key, line_key
 from vcbench.records.files import CONFIG, MANIFEST, PROVENANCE, REQUESTS, explained, read_json
 from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
+
+CAPABILITIES = {
+    "logit_hashes": "hashes of logits",
+    "kv_bytes": "classes and bytes of caches",
+    "divergence": "divergences",
+    "phases": "times of drafting and verification",
+    "prefill": "times of prefill",
+}
+"""What not every backend gives, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +40,9 @@ class CellInfo:
     compressor: str | None = None
     draft_length: int | Mapping[str, Any] | None = None
     full_cache: str = "memory"
+    draft_weights: str = "full"
     task: str | None = None
+    levels: Sequence[Mapping[str, Any]] = ()
     cache_class: str | None = None
 
     @property
@@ -73,6 +84,16 @@ class Run:
     def name(self) -> str:
         """The directory's own name."""
         return self.path.resolve().name
+
+    def gives(self, what: str) -> bool:
+        """Whether the run's backend can give `logit_hashes`, `kv_bytes`, ...; one that says nothing is vcbench's."""
+        backend = self.provenance.get("backend")
+        stated = backend.get("capabilities") if isinstance(backend, dict) else None
+        return not isinstance(stated, dict) or bool(stated.get(what, True))
+
+    def lacks(self) -> list[str]:
+        """In words, what the run's backend cannot give, so that it is missing in records and tables."""
+        return [words for what, words in CAPABILITIES.items() if not self.gives(what)]
 
     @property
     def tasks(self) -> list[str]:

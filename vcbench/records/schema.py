@@ -14,7 +14,7 @@ TOP_TOKENS = 5
 """How many best tokens `top5_overlap` compares."""
 READABLE = (1, 2, 3)
 """Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines. What schema 3 adds
-is None, which means unknown, in lines of before."""
+is None, or no key of `timing`, in lines of before, which means unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class PromptLine:
     tail: str = ""
     """Text of the prompt's last tokens, for a reader's eyes; derived, escaped if need be."""
     timing: dict[str, float] = field(default_factory=dict)
-    """prefill_s: seconds of this prompt's prefill; 0 until it has been prefilled."""
+    """prefill_s: seconds of this prompt's prefill with all that it gathered for all cells; 0 until it was prefilled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +63,18 @@ class RequestLine:
     """Per round. The first token comes from prefill, so `1 + sum(committed) == len(token_ids)`."""
     kv_start: dict[str, Any] | None = None
     kv_end: dict[str, Any] | None = None
+    levels: list[dict[str, Any]] = field(default_factory=list)
+    """What each level did, the lowest first and the full cache last: name; drafted and accepted, as the level above
+    judged each of its drafts; passes of the model over its cache; tokens that the cache holds at the end; cache_class.
+    The drafts of the level below the full cache are those of `drafted`. From schema 3 on."""
     cache_classes: dict[str, int] = field(default_factory=dict)
     """Layers per class of the cache that decodes or, in a `vericache` cell, drafts."""
     logits_sha256: str = ""
     """Over the float32 logits of all output tokens; empty where they were not hashed."""
     timing: dict[str, float] = field(default_factory=dict)
-    """decode_s: seconds from the batch's first step until this request ended."""
+    """prefill_s: what this cell would have needed by itself. compress_s, offload_s: making the draft cache, and moving
+    the full one. ttft_s: all of these up to the first token. decode_s: from the batch's first step until this request
+    ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +104,12 @@ class BatchLine:
     requests: list[str]
     tokens: int
     """Tokens that decoding committed: each request's output less its first token, which prefill gives."""
+    refilled: bool = False
+    """Whether these came in one by one as others ended (`engine.refill`) in place of all together."""
     timing: dict[str, float] = field(default_factory=dict)
-    """compress_s, offload_s, decode_s, draft_s, verify_s, other_s, steps, peak_rss_bytes."""
+    """compress_s, offload_s, decode_s, draft_s, verify_s, other_s, steps, row_steps (requests advanced, over all steps:
+    row_steps / steps were decoded together), peak_rss_bytes; of the machine meanwhile wall_s, cpus, other_cpu_s
+    (processor seconds of other processes), load_1m."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from vcbench.errors import RecordError
-from vcbench.records.codec import LineKey, describe_key, encode, line_key
+from vcbench.records.codec import LineKey, describe_key, encode, line_key, plain
 from vcbench.records.files import (
     CONFIG,
     MANIFEST,
@@ -102,6 +102,19 @@ class RunDirectory:
     def lines(self) -> list[Line]:
         """All records, in the order written."""
         return parse_lines(read_requests(self.path), self.path / REQUESTS, [])
+
+    def add_provenance(self, found: Mapping[str, Any]) -> None:
+        """Adds what was found out after the run was begun. Raises RecordError where it was found otherwise before."""
+        known = self.provenance
+        for key, value in found.items():
+            if key in known and known[key] != plain(value):
+                raise RecordError(
+                    f"{self.path / PROVENANCE}: the run was begun with {key} {known[key]}, and now it is {value}; the "
+                    "two may answer differently, so choose another run name"
+                )
+        if found.keys() - known.keys():
+            with explained(self.path, "write to"):
+                replace_file(self.path / PROVENANCE, json_bytes({**known, **found}))
 
     def append(self, line: Line) -> None:
         """Writes one record and waits for the disk; on failure the file is as before.

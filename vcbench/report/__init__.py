@@ -1,1 +1,1 @@
-
+"""Tables and curves of runs."""

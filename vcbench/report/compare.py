@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,22 +19,22 @@ from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.render import headline as verdict_line
 from vcbench.lossless.render import reasons, remarks
 from vcbench.lossless.result import Verdict
+from vcbench.metrics.load import busy_note
 from vcbench.metrics.summary import CellSummary, summarise
 from vcbench.records.codec import plain
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import Run, load_run
-from vcbench.report.columns import Labelled, flat
+from vcbench.report.columns import Labelled, columns_of, label_columns
 from vcbench.report.differences import differences, exclusions
-from vcbench.report.table import build_table, columns_of
+from vcbench.report.flat import flat
+from vcbench.report.frame import csv_text, write_parquet
+from vcbench.report.table import fit, print_whole, say, signs
 from vcbench.scoring.document import figure_dict, headline, scored
 from vcbench.scoring.scores import Figure
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SHOWN = 10
 """Failed requests listed by name."""
-LEGEND = "KV factor: bytes full/stored; first fork: median step, share of n; round: of at most k+1; ±: 95 %"
-RICH_FALLBACK, PIPE_WIDTH = 80, 120
-"""Without a terminal rich assumes the first; a pipe or file has no width, so all columns may stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,69 +53,97 @@ class Compared:
 
 
 def render(
-    runs: Sequence[Path], *, as_json: bool = False, as_csv: bool = False, as_markdown: bool = False, console: Console
+    runs: Sequence[Path],
+    *,
+    as_json: bool = False,
+    as_csv: bool = False,
+    as_markdown: bool = False,
+    parquet: Path | None = None,
+    console: Console,
 ) -> None:
-    """Prints the comparison to the console, or as data to stdout.
+    """Prints the comparison to the console, or as data to stdout; `parquet` is a file to write its figures to.
 
     Raises UsageError where the runs cannot stand side by side: one given twice, or different prompts under one id.
     """
     if as_json + as_csv + as_markdown > 1:
         raise UsageError("choose one of --json, --csv and --markdown")
     loaded = [load_run(path) for path in runs]
-    notes = [*differences(loaded), *exclusions(loaded)]
+    notes = differences(loaded)
     compared = [
         Compared(run, summarise(run), check_loaded(run), headline(scored(run, own_only=True))) for run in loaded
     ]
+    notes += [*_conditions(compared), *exclusions(loaded), *lacking(loaded)]
+    if parquet is not None:
+        write_parquet(_flat(compared), parquet)
     if as_json:
         print(json.dumps(plain(_document(compared, notes)), indent=2, allow_nan=False))
     elif as_csv:
-        _write_csv(compared)
+        print(csv_text(_flat(compared)), end="")
     elif as_markdown:
         print(markdown(compared, notes))
     else:
         _print(compared, notes, console)
 
 
+def lacking(runs: Sequence[Run]) -> list[str]:
+    """What each run's backend cannot give, so that its figures are missing."""
+    return [f"{run.name}: its backend gives no {', no '.join(run.lacks())}" for run in runs if run.lacks()]
+
+
 def markdown(compared: Sequence[Compared], notes: Sequence[str]) -> str:
     """The table for a pull request, with its notes and verdicts."""
     headers, rows = _rows(compared)
-    columns = columns_of(rows)
-    titles = [*headers, *(" ".join(column.header.split()) for column in columns)]
-    lines = [f"| {' | '.join(titles)} |", "|" + " --- |" * len(headers) + " ---: |" * len(columns)]
-    for each in rows:
-        labels = [printable(label).replace("|", r"\|") for label in each.labels]
-        lines.append(f"| {' | '.join([*labels, *(column.wide(each) for column in columns)])} |")
-    lines.append("")
+    columns = [column for column in [*label_columns(headers, rows), *columns_of(rows)] if not column.empty]
+    lines = [f"- {printable(note)}" for note in notes]
+    lines += [""] if lines else []
+    lines.append(f"| {' | '.join(column.title for column in columns)} |")
+    lines.append("|" + "".join(" --- |" if column.label else " ---: |" for column in columns))
+    for index in range(len(rows)):
+        texts = [printable(column.cells[index]).replace("|", r"\|") for column in columns]
+        lines.append(f"| {' | '.join(texts)} |")
+    said = [column.legend for column in columns if column.legend]
+    lines += ["", "; ".join([*dict.fromkeys(said), *signs(t for column in columns for t in column.cells)]), ""]
     for each_run in compared:
         lines += [f"- {line}" for line in _verdict(each_run, several=len(compared) > 1)]
-    lines += [f"- {printable(note)}" for note in [*notes, *_problems(compared)]]
+    lines += [f"- {printable(problem)}" for problem in _problems(compared)]
     return "\n".join(lines)
 
 
 def _print(compared: Sequence[Compared], notes: Sequence[str], console: Console) -> None:
     never_fail(console.file)
-    if not console.is_terminal and console.width == RICH_FALLBACK:
-        console.width = PIPE_WIDTH
-    headers, rows = _rows(compared)
-    table, hidden = build_table(headers, rows, console)
-    console.print(table)
-    _say(console, LEGEND, style="dim")
-    if hidden:
-        _say(console, f"not shown at this width, but by --csv: {', '.join(hidden)}")
     for note in notes:
-        _say(console, f"note: {printable(note)}")
+        say(console, f"note: {printable(note)}")
+    headers, rows = _rows(compared)
+    fitted = fit([*label_columns(headers, rows), *columns_of(rows)], console)
+    print_whole(console, fitted.table)
+    if fitted.legend():
+        say(console, fitted.legend(), style="dim")
+    if fitted.hidden:
+        say(console, f"not shown at this width, but by --csv: {', '.join(fitted.hidden)}")
     for problem in _problems(compared):
-        _say(console, f"! {printable(problem)}")
+        say(console, f"! {printable(problem)}")
     for each in compared:
         first, *more = _verdict(each, several=len(compared) > 1)
-        _say(console, first, style="bold green" if each.check.outcome == "PASS" else "bold red")
+        say(console, first, style="bold green" if each.check.outcome == "PASS" else "bold red")
         for line in more:
-            _say(console, f"  {line}")
-    _say(console, f"next: {_next(compared)}")
+            say(console, f"  {line}")
+    console.print(Text(f"next: {_next(compared)}"), soft_wrap=True)
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style), soft_wrap=True)
+def _conditions(compared: Sequence[Compared]) -> list[str]:
+    """What a reader must know before any speed: a busy machine, and batches that have no partner."""
+    notes = []
+    for each in compared:
+        named = f"{each.run.name}: " if len(compared) > 1 else ""
+        if note := busy_note(row.load for row in each.rows):
+            notes.append(named + note)
+        apart = [row for row in each.rows if row.paired < row.batches and each.run.baseline(row.task) is not None]
+        notes += [
+            f"{named}{row.cell.label}, task {row.task}: speed-ups are over {row.paired} of {row.batches} batches, "
+            "those whose requests full KV decoded together too"
+            for row in apart
+        ]
+    return notes
 
 
 def _rows(compared: Sequence[Compared]) -> tuple[list[str], list[Labelled]]:
@@ -187,19 +213,5 @@ def _document(compared: Sequence[Compared], notes: Sequence[str]) -> dict[str, A
     }
 
 
-def _write_csv(compared: Sequence[Compared]) -> None:
-    names = dict.fromkeys(name for each in compared for found in each.headlines.values() for name in found)
-    rows = [
-        plain(flat(each.run.name, row) | {name: _headline_value(each, row, name) for name in names})
-        for each in compared
-        for row in each.rows
-    ]
-    if rows:
-        writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _headline_value(each: Compared, row: CellSummary, name: str) -> float | None:
-    found = each.headline(row).get(name)
-    return found.estimate.value if found is not None and found.estimate is not None else None
+def _flat(compared: Sequence[Compared]) -> list[dict[str, Any]]:
+    return [flat(each.run.name, row, each.headline(row)) for each in compared for row in each.rows]

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vcbench.errors import UsageError
+from vcbench.metrics.conditions import differing_conditions
 from vcbench.records.reader import Run
 
 FACTS = {
-    "model": (("model", "id"), ("model", "weights_sha256"), ("model", "dtype"), ("model", "device")),
-    "hardware": (("hardware", "cpu"), ("hardware", "gpus"), ("threads",)),
+    "model": (("model", "id"), ("model", "weights_sha256")),
     "code": (("git", "commit"), ("versions",)),
 }
 
@@ -27,9 +27,8 @@ def differences(runs: Sequence[Run]) -> list[str]:
         differing = [fact for fact in facts if len({repr(_fact(run.provenance, fact)) for run in runs}) > 1]
         if differing:
             notes.append(f"the runs differ in {subject} ({', '.join(map('.'.join, differing))}){_caution(subject)}")
-    levels = {str((run.config.get("engine") or {}).get("exactness")) for run in runs}
-    if len(levels) > 1:
-        notes.append(f"the runs differ in engine.exactness ({', '.join(sorted(levels))})")
+    if conditions := differing_conditions(runs):
+        notes.insert(0, f"speeds of these runs are not comparable with one another: {'; '.join(conditions)}")
     shared = set.intersection(*(set(run.prompts) for run in runs)) if runs else set()
     sizes = {run.name: len(run.prompts) for run in runs}
     if any(size != len(shared) for size in sizes.values()):
@@ -55,7 +54,7 @@ def exclusions(runs: Sequence[Run]) -> list[str]:
 
 
 def _caution(subject: str) -> str:
-    cautions = {"hardware": "compare speed-ups, not tokens/s", "model": "each row is against its own run's full KV"}
+    cautions = {"model": "each row is against its own run's full KV"}
     return f"; {cautions[subject]}" if subject in cautions else ""
 
 

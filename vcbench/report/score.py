@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from vcbench.metrics.interval import Estimate
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import CellInfo, Run
-from vcbench.report.columns import UNKNOWN, number, percent
-from vcbench.report.table import STYLES, print_whole
+from vcbench.report.columns import number, percent
+from vcbench.report.table import STYLES, UNKNOWN, Column, fit, print_whole, say
 from vcbench.scoring.paired import Difference, Verdict
 from vcbench.scoring.scores import Figure, Scores, Section, TaskScores, by_key
 from vcbench.tasks.base import Metric
@@ -24,11 +20,8 @@ SHOWN = 10
 """Errors and exclusions listed by name."""
 NOISE = 1e-12
 """What rounding leaves of a difference that is none."""
-LEGEND = (
-    "[ ]: 95 %; n: answers with a value (groups of them in brackets); n/a: the metric does not apply; err: it failed; "
-    "wrong/right: flips from full KV"
-)
-
+BOUND_DIGITS = 2
+"""Of an interval's bounds, which are themselves estimates."""
 Row = tuple[str, str, CellInfo, Figure]
 """Heading of the group of requests (empty for all), title of the section, cell, figure."""
 
@@ -47,58 +40,118 @@ def rows(run: Run, task: TaskScores, section: Section, *, by: str | None = None)
 def print_scores(run: Run, scores: Scores, console: Console, *, by: str | None = None) -> None:
     """Every task's tables, then what was excluded, what failed and what is not available."""
     never_fail(console.file)
-    for task in scores.tasks:
+    for task in newest_first(run, scores.tasks):
         requests = {request for wanted in task.asked.values() for request in wanted}
         excluded = f", {len(task.excluded)} excluded" if task.excluded else ""
-        _say(console, f"task {task.task}: {len(requests)} prompts{excluded}", style="bold")
+        say(console, f"task {task.task}: {len(requests)} prompts{excluded}", style="bold")
         for section in task.sections:
             if section.metrics:
                 _print_section(run, task, section, console, by)
             if section.missing:
-                _say(console, f"  {section.title}: {section.missing}")
-        _say(console, LEGEND, style="dim")
+                say(console, f"  {section.title}: {section.missing}")
         for line in _remarks(task):
-            _say(console, line)
+            say(console, line)
+
+
+def newest_first(run: Run, tasks: Sequence[TaskScores]) -> list[TaskScores]:
+    """The task whose prompts were recorded last comes first."""
+    last = {task: number for number, (task, _) in enumerate(run.prompts)}
+    return sorted(tasks, key=lambda task: last.get(task.task, -1), reverse=True)
 
 
 def _print_section(run: Run, task: TaskScores, section: Section, console: Console, by: str | None) -> None:
-    found = list(rows(run, task, section, by=by))
-    _say(console, section.title, style="italic")
+    every = list(rows(run, task, section, by=by))
+    valued = {figure.metric.name for _, _, _, figure in every if figure.n or figure.errors}
+    found = [row for row in every if row[3].metric.name in valued]
+    say(console, section.title, style="italic")
     if not found:
-        _say(console, f"  no answer has a value{f' under meta key {by!r}' if by else ''}")
+        say(console, f"  no answer has a value{f' under meta key {by!r}' if by else ''}")
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    numeric = ["n", "n/a", "err"]
-    headers = ["metric", *([by] if by else []), "cell", "value", *numeric]
-    if section.paired:
-        headers += ["less full KV", "wrong/\nright", "p", "verdict"]
-    for header in headers:
-        left = header in ("metric", "cell", "verdict", by)
-        table.add_column(header, justify="left" if left else "right", no_wrap=True, vertical="bottom")
-    last = ""
+    fitted = fit(_columns(found, by), console)
+    print_whole(console, fitted.table)
+    say(console, fitted.legend(), style="dim")
+    if fitted.hidden:
+        say(console, f"not shown at this width, but by --csv: {', '.join(fitted.hidden)}", style="dim")
+    if without := dict.fromkeys(row[3].metric.name for row in every if row[3].metric.name not in valued):
+        say(console, f"no answer has a value of {', '.join(map(printable, without))}", style="dim")
+
+
+Line = tuple[str, str, CellInfo | None, Figure | None]
+"""A line of the table: its words, heading, cell and figure; a line that only names a metric has no figure."""
+
+
+def _columns(found: Sequence[Row], by: str | None) -> list[Column]:
+    """The metric is a line of its own above those of its cells, so that it costs no width."""
+    lines: list[Line] = []
+    named = ""
     for heading, _, cell, figure in found:
-        name = figure.metric.name if figure.metric.name != last else ""
-        last = figure.metric.name
-        table.add_row(*_cells(name, heading if by else None, cell, figure, paired=section.paired))
-    print_whole(console, table)
+        if figure.metric.name != named:
+            named = figure.metric.name
+            lines.append((named, "", None, None))
+        lines.append((f"  {cell.label}", heading, cell, figure))
+    words = [line for line, _, _, _ in lines]
+    styles = ["bold" if cell is None else STYLES.get(cell.arm, "") for _, _, cell, _ in lines]
+    figures = [figure for _, _, _, figure in lines]
+    failed = any(figure is not None and figure.errors for figure in figures)
+    columns = [Column(key="cell", header="metric\n  cell", rank=0, cells=words, label=True, styles=styles)]
+    if by is not None:
+        columns.append(Column(key=by, header=by, rank=0, cells=[heading for _, heading, _, _ in lines], label=True))
+    for key, header, rank, text, short, legend in FIGURES:
+        cells = [text(figure) if figure is not None else "" for figure in figures]
+        shorter = [short(figure) if figure is not None else "" for figure in figures] if short is not None else None
+        fixed = 0 if key == "err" and failed else rank
+        columns.append(
+            Column(
+                key=key,
+                header=header,
+                rank=fixed,
+                cells=cells,
+                short=shorter,
+                legend=legend,
+                words=key == "verdict",
+            )
+        )
+    return columns
 
 
-def _cells(name: str, heading: str | None, cell: CellInfo, figure: Figure, *, paired: bool) -> list[Text]:
-    counted = str(figure.n) if figure.groups == figure.n else f"{figure.n} ({figure.groups})"
-    texts = [name, *([heading] if heading is not None else [])]
-    made = [Text(printable(text)) for text in texts]
-    made.append(Text(printable(cell.label), style=STYLES.get(cell.arm, "")))
-    made.append(Text(value_text(figure.metric, figure.estimate)))
-    made += [Text(counted), *(Text(str(count) if count else "") for count in (figure.not_applicable, figure.errors))]
-    if paired:
-        found = figure.difference
-        if found is None:
-            made += [Text("")] * 4
-        else:
-            flips = "" if found.to_wrong is None or not found.n else f"{found.to_wrong}/{found.to_right}"
-            p = "" if found.p is None else number(found.p, 2)
-            made += [Text(difference_text(figure.metric, found)), Text(flips), Text(p), Text(verdict_text(found))]
-    return made
+def _counted(figure: Figure) -> str:
+    return str(figure.n) if figure.groups == figure.n else f"{figure.n} ({figure.groups})"
+
+
+def _flips(figure: Figure) -> str:
+    found = figure.difference
+    return "" if found is None or found.to_wrong is None or not found.n else f"{found.to_wrong}/{found.to_right}"
+
+
+def _p(figure: Figure) -> str:
+    return "" if figure.difference is None or figure.difference.p is None else number(figure.difference.p, 2)
+
+
+Shown = Callable[[Figure], str]
+FIGURES: tuple[tuple[str, str, float, Shown, Shown | None, str], ...] = (
+    ("value", "value", 0, lambda each: value_text(each.metric, each.estimate), None, ""),
+    ("n", "n", 1, _counted, None, "n: answers with a value (independent groups of them)"),
+    (
+        "less",
+        "less full KV",
+        0,
+        lambda each: "" if each.difference is None else difference_text(each.metric, each.difference),
+        None,
+        "",
+    ),
+    (
+        "verdict",
+        "verdict",
+        0,
+        lambda each: "" if each.difference is None else verdict_text(each.difference),
+        lambda each: "" if each.difference is None else short_verdict(each.difference),
+        "too few +N: about N more pairs would tell",
+    ),
+    ("wrong_right", "wrong/\nright", 2, _flips, None, "wrong/right: flips from full KV to the worse/better value"),
+    ("p", "p", 3, _p, None, ""),
+    ("n/a", "n/a", 4, lambda each: str(each.not_applicable or ""), None, "n/a: the metric does not apply"),
+    ("err", "err", 5, lambda each: str(each.errors or ""), None, "err: it failed"),
+)
 
 
 def value_text(metric: Metric, estimate: Estimate | None) -> str:
@@ -130,20 +183,32 @@ def verdict_text(found: Difference) -> str:
     return str(found.verdict)
 
 
+def short_verdict(found: Difference) -> str:
+    """The verdict in at most a dozen characters."""
+    match found.verdict:
+        case Verdict.SAME:
+            return "same"
+        case Verdict.TOO_FEW:
+            return "too few" if found.more is None else f"too few +{found.more:,}"
+        case Verdict.NOTHING:
+            return "no pairs"
+    return str(found.verdict)
+
+
 def _interval(estimate: Estimate, scale: float, *, signed: bool = False) -> str:
     # A bootstrap of equal values has no width, which says nothing about others.
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return ""
-    shown = _signed if signed else number
     low, high = (scale * value for value in (estimate.low, estimate.high))
     if scale == 100.0 and not signed:
         return f" [{low:.0f}, {high:.0f}]"
-    return f" [{shown(low)}, {shown(high)}]"
+    shown = _signed if signed else number
+    return f" [{shown(low, BOUND_DIGITS)}, {shown(high, BOUND_DIGITS)}]"
 
 
-def _signed(value: float) -> str:
+def _signed(value: float, digits: int = 3) -> str:
     value = 0.0 if abs(value) < NOISE else value
-    text = number(abs(value))
+    text = number(abs(value), digits)
     return text if value == 0 else f"{'+' if value > 0 else '-'}{text}"
 
 
@@ -161,7 +226,7 @@ def _remarks(task: TaskScores) -> Iterator[str]:
             yield f"and {len(lines) - SHOWN} more of these (--json lists all)"
 
 
-def csv_rows(run: Run, scores: Scores, *, by: str | None = None) -> list[dict[str, Any]]:
+def flat_rows(run: Run, scores: Scores, *, by: str | None = None) -> list[dict[str, Any]]:
     """Every figure as one flat row."""
     return [
         _flat(run, task, section, heading, cell, figure, by)
@@ -169,14 +234,6 @@ def csv_rows(run: Run, scores: Scores, *, by: str | None = None) -> list[dict[st
         for section in task.sections
         for heading, _, cell, figure in rows(run, task, section, by=by)
     ]
-
-
-def write_csv(found: Sequence[Mapping[str, Any]], stream: IO[str]) -> None:
-    """The rows with a header line."""
-    if found:
-        writer = csv.DictWriter(stream, fieldnames=list(found[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(found)
 
 
 def _flat(
@@ -211,7 +268,3 @@ def _flat(
         "verdict": str(found.verdict) if found else None,
         "more": found.more if found else None,
     }
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style), soft_wrap=True)

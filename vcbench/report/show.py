@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from vcbench.errors import UsageError
-from vcbench.metrics.bytes import Moment, factors
+from vcbench.metrics.levels import full_loads, level_figures
 from vcbench.metrics.text import first_divergence, is_looped
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import CellInfo, Run, load_run
 from vcbench.records.schema import DivergenceLine, PromptLine, RequestLine
 from vcbench.registry import suggest
+from vcbench.report.cost import byte_lines, cell_line, time_lines
 from vcbench.report.sparkline import rounds_bar, sparkline
 
 BEFORE_FORK = 80
@@ -55,6 +56,8 @@ def _request(run: Run, prompt: PromptLine, console: Console) -> Iterator[Text]:
             key = (cell.id, prompt.task, prompt.request)
             yield Text("")
             yield from _cell(cell, run.requests.get(key), full, run.divergences.get(key), console)
+            if words := cell_line(run, cell, prompt.task):
+                yield Text(f"  {words}")
 
 
 def _cell(
@@ -72,19 +75,31 @@ def _cell(
         yield Text(f"  failed: {printable(line.error)}", style="red")
     looped = ", repeats itself" if is_looped(line.token_ids) else ""
     yield Text(f"  {len(line.token_ids)} tokens, finish reason {printable(line.finish_reason)}{looped}")
-    if line.kv_end is not None:
-        yield Text(f"  {_bytes(line)}")
-        yield Text(f"  {_factors(line)}")
+    for words in (*byte_lines(line), *time_lines(line, full)):
+        yield Text(f"  {words}")
     ascii_only = console.options.ascii_only
     if line.drafted:
         yield Text(f"  rounds, accepted/drafted: {_fractions(line)}")
         yield Text(f"  accepted share:  {rounds_bar(line.accepted, line.drafted, ascii_only=ascii_only)}")
+    yield from (Text(f"  {printable(words)}") for words in level_lines(line))
     if divergence is not None and divergence.kl:
         known = [value for value in divergence.kl if value is not None]
         yield Text(f"  KL per step:     {sparkline(divergence.kl, width=_bar_width(console), ascii_only=ascii_only)}")
         unknown = f", {len(divergence.kl) - len(known)} steps unknown" if len(known) < len(divergence.kl) else ""
         yield Text(f"  KL in nats: largest {max(known, default=0.0):.3g}, sum {sum(known):.3g}{unknown}")
     yield from _text(cell, line, full)
+
+
+def level_lines(line: RequestLine) -> Iterator[str]:
+    """What each level did, where more than one drafts, and how often the full cache was read."""
+    figures = level_figures([line])
+    if len(figures) > 2:
+        for each in figures[:-1]:
+            passes = f", {each.passes} passes" if each.passes else ""
+            yield f"level {each.name}: {each.accepted}/{each.drafted} accepted in {each.rounds} rounds{passes}"
+    loads = full_loads(line)
+    if line.drafted and loads is not None:
+        yield f"full cache read {figures[-1].passes} times: {loads[0] / loads[1]:.3g} per 100 tokens"
 
 
 def _text(cell: CellInfo, line: RequestLine, full: RequestLine | None) -> Iterator[Text]:
@@ -115,29 +130,6 @@ def _id(line: RequestLine, index: int) -> str:
 
 def _fractions(line: RequestLine) -> str:
     return " ".join(f"{a}/{d}" for a, d in zip(line.accepted, line.drafted, strict=False))
-
-
-def _bytes(line: RequestLine) -> str:
-    kv = line.kv_end or {}
-    stored, full = kv.get("stored"), kv.get("full")
-    if not isinstance(stored, int) or not isinstance(full, int) or not stored:
-        return "KV bytes: not recorded"
-    classes = ", ".join(f"{printable(name)} x {layers}" for name, layers in line.cache_classes.items())
-    return f"KV at the end: {stored:,} bytes stored, full {full:,} ({full / stored:.2f} x); {classes or 'no class'}"
-
-
-def _factors(line: RequestLine) -> str:
-    """By how much codes alone, all that is stored and all that is resident are smaller than the full cache."""
-    moments: tuple[tuple[Moment, str], ...] = (("kv_start", "at the start"), ("kv_end", "at the end"))
-    return "KV factors, codes / stored / resident: " + ", ".join(
-        f"{' / '.join(map(_factor, (found.codes, found.stored, found.resident)))} {when}"
-        for moment, when in moments
-        for found in [factors([line], moment)]
-    )
-
-
-def _factor(value: float | None) -> str:
-    return "?" if value is None else f"{value:.2f}"
 
 
 def _bar_width(console: Console) -> int:

@@ -5,9 +5,9 @@ The ledger says what is there and the plan what is wanted: what is owed is the d
 
 from __future__ import annotations
 
+from vcbench.backends.cells import Cell
 from vcbench.config.schema import TaskConfig
 from vcbench.runners.ledger import Key, Ledger, failed
-from vcbench.runners.plan import Cell
 from vcbench.runners.setup import Workbench
 from vcbench.tasks.base import Prompt
 
@@ -20,6 +20,7 @@ class Agenda:
 
     def __init__(self, bench: Workbench, ledger: Ledger) -> None:
         self.bench, self.ledger = bench, ledger
+        self.measures = bench.config.metrics.divergence and bench.backend.capabilities().divergence
 
     def cells(self, task: TaskConfig, prompt: Prompt) -> list[Cell]:
         """The cells that a prompt is asked of, `full` first: a follow-up those alone whose answers led to it."""
@@ -37,9 +38,12 @@ class Agenda:
         return cell in self.cells(cell.task, prompt) and self._key(cell, prompt) not in self.ledger.answers
 
     def owes_divergence(self, cell: Cell, prompt: Prompt) -> bool:
-        """Whether a divergence is wanted and can still be had: full KV must be asked too, and neither have failed."""
+        """Whether a divergence is wanted and can still be had: full KV must be asked too, and neither have failed.
+
+        Nothing is owed that the backend cannot measure.
+        """
         full = self.full(cell)
-        if full is None or cell.config.arm not in MEASURED or not self.bench.config.metrics.divergence:
+        if full is None or cell.config.arm not in MEASURED or not self.measures:
             return False
         if self._key(cell, prompt) in self.ledger.measured:
             return False

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from vcbench import registry
+from vcbench.backends.cells import Cell
 from vcbench.backends.sources import plugin_sha256
 from vcbench.records.codec import plain
 from vcbench.records.files import REQUESTS
 from vcbench.records.reader import Run, parse_lines, read_requests
 from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
 from vcbench.runners import recording
-from vcbench.runners.plan import Cell
 from vcbench.runners.setup import Workbench
 from vcbench.tasks.base import Prompt
 
@@ -50,7 +50,7 @@ class Carried:
         return {"run": name, "records_sha256": self.source.sha256, "answers": self.answers, "cells": self.cells}
 
 
-def carry(source: Run, bench: Workbench, threads: int) -> Carried:
+def carry(source: Run, bench: Workbench) -> Carried:
     """The lines of `source` that hold for the run that `bench` prepares."""
     carried = Carried(source)
     shared = {(cell.task.name, cell.id) for cell in bench.plan.cells} & {
@@ -58,7 +58,7 @@ def carry(source: Run, bench: Workbench, threads: int) -> Carried:
     }
     if not shared:
         return carried
-    carried.obstacle = _other_settings(source, bench, threads)
+    carried.obstacle = _other_settings(source, bench)
     if not carried.obstacle:
         lines = parse_lines(read_requests(source.path), source.path / REQUESTS, [])
         carried.lines = list(_Carrier(lines, bench, {cell for _, cell in shared}).lines())
@@ -83,9 +83,9 @@ def _asked_about(meta: Any) -> Any:
     return json.loads(json.dumps(plain({key: value for key, value in meta.items() if key not in PLACES})))
 
 
-def _other_settings(source: Run, bench: Workbench, threads: int) -> str:
+def _other_settings(source: Run, bench: Workbench) -> str:
     """Why the earlier run's wall clocks cannot stand beside the new one's; empty where they can."""
-    then = source.provenance.get("decoding_threads")
+    threads, then = (facts.get("decoding_threads") for facts in (bench.backend.facts(), source.provenance))
     if then != threads:
         return f"it decoded with {then} threads, this run does with {threads}"
     engine = source.config.get("engine")
@@ -197,7 +197,5 @@ def _nameless(cell: Cell) -> bool:
     """Whether a cell's answers do not depend on a request's name, from which noise and seeds are drawn."""
     if cell.task.sampling.temperature:
         return False
-    if cell.method is None:
-        return True
-    name = cell.method.compressor
-    return not registry.lookup("compressor", name).seeded and plugin_sha256("compressor", name) is None
+    names = [level.method.compressor for level in cell.levels if level.method is not None]
+    return not any(registry.lookup("compressor", name).seeded or plugin_sha256("compressor", name) for name in names)

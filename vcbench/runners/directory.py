@@ -21,44 +21,53 @@ from vcbench.runners.carry import Carried, carry, other_question
 from vcbench.runners.setup import Workbench
 
 
-def open_run(bench: Workbench, threads: int, console: Console, *, beside: str | None = None) -> RunDirectory:
+def open_run(bench: Workbench, console: Console, *, beside: str | None = None) -> RunDirectory:
     """The run's directory, locked.
 
     A run of that name with the same cells is continued, whatever prompts were added to it, taken from it or put into
-    another order. One with other cells or with a prompt that has changed stays as it is: with `beside`, which is then
-    the new run's name, where it is; else in an archive. What it holds of the new one is taken over. All that is said.
+    another order. One with other cells or with a prompt that has changed stays as it is: with other cells and `beside`,
+    which is then the new run's name, where it is; else in an archive. What it holds of the new one is taken over, and
+    all that is said.
     """
     path = user_path(bench.config.output_dir) / bench.config.name
     if not RunDirectory.exists(path):
-        return RunDirectory.create(path, dump_config(bench.config), recording.provenance(bench, threads))
+        return RunDirectory.create(path, dump_config(bench.config), recording.provenance(bench))
     run = load_run(path)
-    difference = what_differs(bench, threads, run)
+    difference = what_differs(bench, run)
     if difference is None:
         return _continued(bench, run, console)
-    if beside is not None and beside != bench.config.name:
+    if beside is not None and beside != bench.config.name and _cells_now(bench) != _cells_then(run):
         console.print(f"{path} is left alone: it holds another run ({difference}). This one is {beside}", markup=False)
         bench = replace(bench, config=replace(bench.config, name=beside))
         if RunDirectory.exists(path.with_name(beside)):
-            return open_run(bench, threads, console)
-        return _with_what_is_known(bench, threads, carry(run, bench, threads), path, console)
-    carried = carry(run, bench, threads)
+            return open_run(bench, console)
+        return _with_what_is_known(bench, carry(run, bench), path, console)
+    carried = carry(run, bench)
     there = archive(path)
     console.print(f"{path} holds another run ({difference}); it is now {there}", markup=False)
-    return _with_what_is_known(bench, threads, carried, there, console)
+    return _with_what_is_known(bench, carried, there, console)
 
 
-def what_differs(bench: Workbench, threads: int, run: Run) -> str | None:
+def what_differs(bench: Workbench, run: Run) -> str | None:
     """Why a run on disk is not this one, or None if it can be continued."""
-    now = {(cell.task.name, cell.label): cell.id for cell in bench.plan.cells}
-    then = {(cell.task or "", cell.label): cell.id for cell in run.cells}
+    now, then = _cells_now(bench), _cells_then(run)
     if now.keys() != then.keys():
         return "other cells"
     if now != then:
         changed = [label for (task, label), cell in now.items() if then[task, label] != cell]
         return f"what its answers depend on has changed: {_why(bench, run.provenance)}; cells: {', '.join(changed)}"
+    threads = bench.backend.facts().get("decoding_threads")
     if run.provenance.get("decoding_threads") != threads:
         return f"prefilled with {run.provenance.get('decoding_threads')} threads, now {threads}"
     return _other_prompts(bench, recorded_prompts(run))
+
+
+def _cells_now(bench: Workbench) -> dict[tuple[str, str], str]:
+    return {(cell.task.name, cell.label): cell.id for cell in bench.plan.cells}
+
+
+def _cells_then(run: Run) -> dict[tuple[str, str], str]:
+    return {(cell.task or "", cell.label): cell.id for cell in run.cells}
 
 
 def recorded_prompts(run: Run) -> dict[tuple[str, str], PromptLine]:
@@ -121,14 +130,14 @@ def _listed(value: Any) -> Iterator[Any]:
     yield from value if isinstance(value, list) else ()
 
 
-def _with_what_is_known(
-    bench: Workbench, threads: int, carried: Carried, source: Path, console: Console
-) -> RunDirectory:
+def _with_what_is_known(bench: Workbench, carried: Carried, source: Path, console: Console) -> RunDirectory:
     """A new run, with the lines that an earlier one holds for it; `source` is where that lies now."""
     path = user_path(bench.config.output_dir) / bench.config.name
-    provenance = recording.provenance(bench, threads)
+    provenance = recording.provenance(bench)
     if carried.answers:
         provenance["taken_over"] = carried.entry(source.name)
+        if "opened" in carried.source.provenance:
+            provenance["opened"] = carried.source.provenance["opened"]
     directory = RunDirectory.create(path, dump_config(bench.config), provenance)
     if carried.obstacle:
         console.print(f"nothing is taken over from {source}: {carried.obstacle}", markup=False)
@@ -146,7 +155,7 @@ def _with_what_is_known(
 
 def _why(bench: Workbench, provenance: dict[str, object]) -> str:
     """The first of the recorded dependencies that differs, in words."""
-    entry = recording.provenance(bench, 0)
+    entry = recording.provenance(bench)
     for key, name in (("model", "the model"), ("code_sha256", "vcbench's code"), ("kernels", "the kernels' versions")):
         if entry.get(key) != provenance.get(key):
             return name

@@ -126,11 +126,11 @@ def _from_figures(task: TaskConfig, options: Any, absent: tuple[str, ...]) -> Ex
 
 def absent_calibrations(config: RunConfig, files: ModelFiles | None) -> tuple[list[str], dict[str, Any]]:
     """The commands that fit what the methods still need, and the calibrations that are here, by the methods' names."""
+    from vcbench.backends.bundled.calibrations import needed
     from vcbench.calibration.store import calibrate_command, find_calibration
-    from vcbench.runners.calibrations import needed
 
     commands, found = [], {}
-    for name in dict.fromkeys(cell.method for cell in config.cells if cell.method is not None):
+    for name in config.used_methods:
         method = config.methods[name]
         need = needed(method)
         if need is None:

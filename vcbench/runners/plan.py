@@ -4,82 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from vcbench.backends.sources import FAULTS, code_sha256, plugin_sha256
-from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle, tier_obstacle
-from vcbench.config.schema import AdaptiveDraft, CellConfig, DraftLength, MethodConfig, RunConfig, TaskConfig
+from vcbench.backends.cells import UNKNOWN, Cell, Identity, Level, Plan
+from vcbench.backends.sources import plugin_sha256
+from vcbench.config.feasible import cell_obstacle, device_obstacle, sampling_obstacle, task_obstacle
+from vcbench.config.schema import (
+    DEFAULT_MIN_MATCH,
+    AdaptiveDraft,
+    Arm,
+    CellConfig,
+    DraftLength,
+    LevelConfig,
+    RunConfig,
+    TaskConfig,
+)
 from vcbench.engine.environment import physical_cores
 from vcbench.errors import ConfigError, Problem
 from vcbench.models.architecture import Architecture
-from vcbench.models.files import read_bytes
 
 if TYPE_CHECKING:
     from vcbench.calibration.base import Calibration
-    from vcbench.models.store import ModelFiles
 
-TOKENIZER_FILES = (
-    "tokenizer*", "chat_template*", "additional_chat_templates/*.jinja", "special_tokens_map.json", "added_tokens.json",
-    "vocab*", "merges*",
-)  # fmt: skip
-LARGEST_TOKENIZER_BYTES = 2**30
-UNKNOWN = "unknown"
 ID_FORMAT = 2
 NONE: Mapping[str, Any] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What answers depend on besides the configuration.
-
-    `kernels`: versions of what computes, and the instruction set or device that it computes on. `tokenizer_sha256`
-    covers the chat template, `architecture_sha256` the model's shape with its rotary scaling.
-    """
-
-    weights_sha256: str = UNKNOWN
-    revision: str | None = None
-    tokenizer_sha256: str = UNKNOWN
-    architecture_sha256: str = UNKNOWN
-    stop_ids: tuple[int, ...] = ()
-    device: str
-    dtype: str
-    code_sha256: str
-    kernels: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One task in one arm with one method, and the method's calibration where it uses one."""
-
-    id: str
-    label: str
-    config: CellConfig
-    task: TaskConfig
-    method: MethodConfig | None
-    calibration: Calibration | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The cells of a run, tasks in the configuration's order and within each the cells in theirs.
-
-    `final` is False while the weights or the device have not been seen; the ids are then only those of the plan.
-    """
-
-    config: RunConfig
-    architecture: Architecture
-    cells: tuple[Cell, ...]
-    final: bool
-
-    def of_task(self, name: str) -> tuple[Cell, ...]:
-        """The cells of one task, `full` first."""
-        cells = [cell for cell in self.cells if cell.task.name == name]
-        return tuple(sorted(cells, key=lambda cell: cell.config.arm != "full"))
 
 
 def build_plan(
@@ -88,21 +39,24 @@ def build_plan(
     architecture: Architecture,
     identity: Identity,
     calibrations: Mapping[str, Calibration] = NONE,
+    arms: Sequence[Arm] = get_args(Arm),
 ) -> Plan:
-    """The plan of a run on a model. calibrations: by the methods' names; see `calibrations.find_calibrations`.
+    """The plan of a run on a model. calibrations: by the methods' names. arms: those that the backend can decode in.
 
     Raises:
-        ConfigError: naming every cell and task that the model cannot serve.
+        ConfigError: naming every cell and task that the model or the backend cannot serve.
     """
-    _refuse_impossible(config, architecture, identity)
+    _refuse_impossible(config, architecture, identity, arms)
     cells = [
         Cell(
-            id=cell_id(config, task, cell, identity, calibrations.get(cell.method or "")),
+            id=cell_id(config, task, cell, identity, calibrations),
             label=label(cell),
             config=cell,
             task=task,
-            method=config.methods[cell.method] if cell.method else None,
-            calibration=calibrations.get(cell.method or ""),
+            levels=tuple(
+                Level(config=level, method=config.methods.get(level.name), calibration=calibrations.get(level.name))
+                for level in cell.drafting
+            ),
         )
         for task in config.tasks
         for cell in config.cells
@@ -114,15 +68,23 @@ def build_plan(
 def label(cell: CellConfig) -> str:
     """The cell in words; the same for every task."""
     tier = "on disk" if cell.full_cache == "disk" else ""
-    return " ".join(filter(None, (cell.arm, cell.method, _draft(cell.draft_length), tier)))
+    names = "+".join(level.name + _min_match(level) for level in cell.drafting)
+    lengths = ",".join(_draft(level.draft_length) for level in cell.drafting if level.draft_length is not None)
+    weights = f"{cell.draft_weights} weights" if cell.draft_weights != "full" else ""
+    return " ".join(filter(None, (cell.arm, names, f"k={lengths}" if lengths else "", weights, tier)))
 
 
-def _draft(length: DraftLength | None) -> str:
-    """`k=8`, or `k=1..40` of an adaptive one, with its cost where that is not the default."""
+def _draft(length: DraftLength) -> str:
+    """`8`, or `1..40` of an adaptive one, with its cost where that is not the default."""
     if not isinstance(length, AdaptiveDraft):
-        return "" if length is None else f"k={length}"
+        return str(length)
     cost = f" verify_cost={length.verify_cost:g}" if length.verify_cost != AdaptiveDraft().verify_cost else ""
-    return f"k={length.min}..{length.max}{cost}"
+    return f"{length.min}..{length.max}{cost}"
+
+
+def _min_match(level: LevelConfig) -> str:
+    """`(5)` where that many tokens must match and it is not the default."""
+    return "" if level.min_match in (None, DEFAULT_MIN_MATCH) else f"({level.min_match})"
 
 
 def cell_id(
@@ -130,7 +92,7 @@ def cell_id(
     task: TaskConfig,
     cell: CellConfig,
     identity: Identity,
-    calibration: Calibration | None = None,
+    calibrations: Mapping[str, Calibration] = NONE,
 ) -> str:
     """16 hex digits over everything that can change the cell's answers, and over nothing else.
 
@@ -155,8 +117,9 @@ def cell_id(
         "prefill_chunk": engine.prefill_chunk,
         "seed": config.seed,
         "arm": cell.arm,
-        "draft_length": plain_draft(cell.draft_length),
+        "levels": [_level_facts(config, level, calibrations.get(level.name)) for level in cell.drafting],
         "full_cache": cell.full_cache,
+        "draft_weights": cell.draft_weights,
         "task": {
             "name": task.name,
             "options": dict(task.options),
@@ -168,17 +131,27 @@ def cell_id(
         },
     }
     if engine.exactness == "fast":
-        depends |= {"batch_size": engine.batch_size, "threads": engine.threads or physical_cores()}
-    if cell.method is not None:
-        method = config.methods[cell.method]
-        source = plugin_sha256("compressor", method.compressor)
-        options = dict(method.options)
-        depends["method"] = {"compressor": method.compressor, "options": options, "source": source}
-        if calibration is not None:
-            options.pop("calibration", None)
-            depends["method"]["calibration"] = calibration.sha256
+        depends |= {
+            "batch_size": engine.batch_size,
+            "threads": engine.threads or physical_cores(),
+            "refill": engine.refill,
+        }
     canonical = json.dumps(depends, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _level_facts(config: RunConfig, level: LevelConfig, calibration: Calibration | None) -> dict[str, Any]:
+    """What of a level its cell's answers depend on; not its name."""
+    facts: dict[str, Any] = {"draft_length": plain_draft(level.draft_length)}
+    method = config.methods.get(level.name)
+    if method is None:
+        return facts | {"min_match": level.min_match}
+    options = dict(method.options)
+    if calibration is not None:
+        options.pop("calibration", None)
+        facts["calibration"] = calibration.sha256
+    source = plugin_sha256("compressor", method.compressor)
+    return facts | {"compressor": method.compressor, "options": options, "source": source}
 
 
 def plain_draft(length: DraftLength | None) -> int | dict[str, Any] | None:
@@ -186,86 +159,18 @@ def plain_draft(length: DraftLength | None) -> int | dict[str, Any] | None:
     return asdict(length) if isinstance(length, AdaptiveDraft) else length
 
 
-def identify(config: RunConfig, *, planning: bool = False, fault: str | None = None) -> Identity:
-    """This code on this machine for this configuration; `with_model` fills in the model's own hashes.
-
-    `fault` is what the lossless gate has broken in it on purpose. Raises ConfigError if the device is missing, unless
-    it is only for `planning`. Cost: imports torch.
-    """
-    device, dtype = resolve_device(config, must_exist=not planning)
-    code = code_sha256() if fault is None else f"{code_sha256(besides=FAULTS)} with {fault}"
-    return Identity(device=device, dtype=dtype, code_sha256=code, kernels=kernels(device))
-
-
-def with_model(identity: Identity, files: ModelFiles) -> Identity:
-    """The identity completed by the model that was found."""
-    shape = json.dumps(asdict(files.architecture), sort_keys=True, default=sorted)
-    return replace(
-        identity,
-        weights_sha256=files.weights_sha256,
-        tokenizer_sha256=tokenizer_sha256(files.path),
-        architecture_sha256=hashlib.sha256(shape.encode()).hexdigest(),
-        revision=files.revision,
-        stop_ids=tuple(sorted(files.stop_ids)),
-    )
-
-
-def tokenizer_sha256(directory: Path) -> str:
-    """Hash of every file that decides how text becomes ids: vocabulary, special tokens, chat template."""
-    digest = hashlib.sha256()
-    for path in sorted({path for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}):
-        if path.is_dir():
-            continue
-        content = read_bytes(path, largest=LARGEST_TOKENIZER_BYTES)
-        digest.update(f"{path.name} {len(content)}\n".encode("utf-8", "surrogateescape") + content)
-    return digest.hexdigest()
-
-
-def resolve_device(config: RunConfig, *, must_exist: bool = True) -> tuple[str, str]:
-    """Device kind and dtype, `auto` decided. Raises ConfigError if CUDA is asked for and missing."""
-    import torch
-
-    present = torch.cuda.is_available()
-    device = config.model.device
-    if device == "auto":
-        device = "cuda" if present else "cpu"
-    if device == "cuda" and must_exist and not present:
-        where = config.places.get("model", "model")
-        raise ConfigError([Problem(where=where, message="no CUDA device is usable", suggestion="set device: auto")])
-    default = "bfloat16" if device == "cuda" else "float32"
-    return device, default if config.model.dtype == "auto" else config.model.dtype
-
-
-def kernels(device: str) -> dict[str, str]:
-    """Versions and instruction set of what computes on a device."""
-    import torch
-
-    found = {name: _version(name) for name in ("torch", "numba", "llvmlite")}
-    if device == "cuda":
-        name = torch.cuda.get_device_name() if torch.cuda.is_available() else UNKNOWN
-        return {**found, "triton": _version("triton"), "gpu": name, "cuda": str(torch.version.cuda)}
-    import llvmlite.binding
-
-    return {**found, "cpu": torch.backends.cpu.get_cpu_capability(), "core": llvmlite.binding.get_host_cpu_name()}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
-
-
-def _refuse_impossible(config: RunConfig, architecture: Architecture, identity: Identity) -> None:
+def _refuse_impossible(config: RunConfig, architecture: Architecture, identity: Identity, arms: Sequence[Arm]) -> None:
     found = [
         (f"tasks.{i}", obstacle(task, architecture))
         for i, task in enumerate(config.tasks)
         for obstacle in (task_obstacle, sampling_obstacle)
     ]
     for i, cell in enumerate(config.cells):
-        method = config.methods[cell.method] if cell.method else None
-        found.append((f"cells.{i}", cell_obstacle(cell, method, architecture)))
-        found.append((f"cells.{i}", tier_obstacle(cell, identity.device, identity.dtype)))
+        methods = [config.methods[name] for name in cell.methods]
+        found.append((f"cells.{i}", cell_obstacle(cell, methods, architecture)))
+        found.append((f"cells.{i}", device_obstacle(cell, identity.device, identity.dtype)))
+        if cell.arm not in arms:
+            found.append((f"cells.{i}", f"the backend serves {', '.join(arms)}, and this is {cell.arm}"))
     problems = [
         Problem(where=config.places.get(path, path), message=reason, suggestion="change or remove it")
         for path, reason in found

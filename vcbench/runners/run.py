@@ -9,63 +9,49 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from vcbench.backends.bundled.compiling import announced
-from vcbench.backends.bundled.divergences import Divergences
-from vcbench.backends.bundled.load import load
-from vcbench.backends.bundled.warmup import warm_up
-from vcbench.compressors.base import Compressor, prefill_for
+from vcbench.backends.base import Asked, MakeBackend, Pair
+from vcbench.backends.bundled.backend import Bundled
+from vcbench.backends.cells import Cell
 from vcbench.config.schema import RunConfig, TaskConfig
-from vcbench.engine.decoding.levels import Prefilled
-from vcbench.engine.decoding.session import MakeSession, Session, run_cell
-from vcbench.engine.decoding.stopping import check_request
-from vcbench.engine.environment import set_threads
-from vcbench.engine.types import Generation, Request
-from vcbench.errors import RequestError
-from vcbench.models.instruction import InstructionWriter
-from vcbench.models.tokenizer import TextStream
+from vcbench.engine.types import Generation
 from vcbench.records.schema import RequestLine
+from vcbench.records.store import RunDirectory
 from vcbench.runners import recording
 from vcbench.runners.agenda import Agenda
 from vcbench.runners.directory import open_run
 from vcbench.runners.display import Display
 from vcbench.runners.ledger import Ledger
-from vcbench.runners.plan import Cell
-from vcbench.runners.setup import Workbench, cell_setup, exclusions, make_compressor, prepare
+from vcbench.runners.neighbours import Neighbours
+from vcbench.runners.setup import Workbench, exclusions, prepare
 from vcbench.runners.turns import Turns
 from vcbench.tasks.base import Prompt
 
+QUEUED_BATCHES = 8
+"""With `engine.refill`, as many prompts as fill the batch so often lie in one queue: its end, where the batch runs
+empty, is then a small part of what is timed, and there are still several queues to compare."""
 
-def execute(
-    config: RunConfig,
-    *,
-    console: Console,
-    session: MakeSession = Session,
-    fault: str | None = None,
-    beside: str | None = None,
-) -> Path:
+
+def execute(config: RunConfig, *, console: Console, backend: MakeBackend = Bundled, beside: str | None = None) -> Path:
     """Runs or finishes a configuration and returns the run's directory.
 
     `beside` is the run's name where its own is that of another run, which then stays where it is.
-    `fault` names what is wrong with a `session` that the lossless gate has broken on purpose; it enters every cell id.
 
     Raises VcbenchError before anything is written when the model, the plan or the prompts are not usable, and
     RecordError when the disk fails; the same call then goes on where it stopped.
     """
-    bench = prepare(config, fault=fault)
-    threads = set_threads(config.engine.threads)
-    run = open_run(bench, threads, console, beside=beside)
+    bench = prepare(config, backend)
+    run = open_run(bench, console, beside=beside)
     with run:
         for note in run.dropped:
             console.print(f"dropped: {note}", markup=False)
         for note in bench.notes:
             console.print(f"note: {note}", markup=False)
         _report_exclusions(bench, console)
-        runner = _Runner(bench, Ledger(run), console, session)
-        with announced(console):
+        runner = _Runner(bench, run, console)
+        with bench.backend.at_work(console.print):
             runner.run()
         run.finish()
         runner.report_failures()
@@ -75,25 +61,25 @@ def execute(
 class _Runner:
     """One run in progress: batches of prompts through every cell, and what they give into the ledger."""
 
-    def __init__(self, bench: Workbench, ledger: Ledger, console: Console, session: MakeSession) -> None:
-        self.bench, self.ledger, self.console, self.session = bench, ledger, console, session
-        self.agenda = Agenda(bench, ledger)
+    def __init__(self, bench: Workbench, directory: RunDirectory, console: Console) -> None:
+        self.bench, self.directory, self.console = bench, directory, console
+        self.backend, self.ledger = bench.backend, Ledger(directory)
+        self.agenda = Agenda(bench, self.ledger)
         self.turns = Turns(self.agenda)
 
     def run(self) -> None:
         batches = [
             (number, task, prompts)
             for task in self.bench.config.tasks
-            for number, prompts in enumerate(_chunks(self.bench.prompts[task.name], self._batch_size))
+            for number, prompts in enumerate(_chunks(self.bench.prompts[task.name], self._together))
         ]
         missing = sum(self.agenda.missing(task, prompt) for _, task, prompts in batches for prompt in prompts)
         if not missing and not self.turns.unfinished():
-            self.console.print(f"{self.ledger.place} is complete; nothing to run", markup=False)
+            self.console.print(f"{self.directory.path} is complete; nothing to run", markup=False)
             return
         with Display(self.console, missing, stage="loading the model") as self.display:
-            self.decoder, _ = load(self.bench.files, self.bench.identity, self.bench.config.engine.exactness)
-            self.display.enter("warming up")
-            warm_up(self.decoder, self.bench.plan)
+            opened = self.backend.open(self.bench.plan, self.display.enter)
+            self.directory.add_provenance({"opened": dict(opened)})
             self.display.begin()
             for number, task, prompts in batches:
                 self._run_turns(number, task, prompts)
@@ -112,95 +98,84 @@ class _Runner:
         self.console.print(f"FAILED: {len(failures)} of {total} requests; the first: {reason}", markup=False)
 
     @property
-    def _batch_size(self) -> int:
-        return self.bench.config.engine.batch_size
+    def _together(self) -> int:
+        """Prompts that every cell answers before the next ones: a batch, or what is drawn from as one ends."""
+        engine = self.bench.config.engine
+        return engine.batch_size * (QUEUED_BATCHES if engine.refill else 1)
 
     def _run_turns(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
         """A batch of prompts, and then in batches whatever their answers lead to."""
         todo = [prompt for prompt in prompts if self.agenda.missing(task, prompt)]
         if todo:
             self._run_batch(number, task, todo)
-        for batch in _chunks(self.turns.after(task, prompts), self._batch_size):
+        for batch in _chunks(self.turns.after(task, prompts), self._together):
             more = sum(self.agenda.missing(task, prompt) for prompt in batch)
             self.display.expect(more)
             self._run_turns(number, task, batch)
 
     def _run_batch(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
         cells = self.bench.plan.of_task(task.name)
-        batch = self._prefill(task, prompts)
+        batch = self._admit(task, prompts)
         turn = number % len(cells)
         for cell in (*cells[turn:], *cells[:turn]):
             self._run_cell(cell, batch)
         for cell in cells:
             self._run_divergence(cell, batch)
+        self.backend.release()
 
-    def _prefill(self, task: TaskConfig, prompts: Sequence[Prompt]) -> list[tuple[Prompt, Prefilled]]:
-        """Snapshots of the prompts that can be served; the others are recorded as failed in every cell asked."""
+    def _admit(self, task: TaskConfig, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """The prompts that can be served; the others are recorded as failed in every cell asked."""
         self.display.enter(f"{task.name}: prefill")
+        asked = [Asked(self.bench.request(task, each), tuple(self.agenda.cells(task, each))) for each in prompts]
         ready = []
-        for prompt in prompts:
-            cells = self.agenda.cells(task, prompt)
-            compressors = [compressor for cell in cells if (compressor := make_compressor(cell))]
-            started, snapshot, reason = time.perf_counter(), None, ""
-            try:
-                snapshot = self._snapshot(self.bench.request(task, prompt), compressors)
-            except RequestError as error:
-                reason = str(error)
-            seconds = time.perf_counter() - started if snapshot else 0.0
+        for prompt, admission in zip(prompts, self.backend.admit(asked), strict=True):
             if (task.name, prompt.id) not in self.ledger.tails:
-                self.ledger.append(recording.prompt_line(task.name, prompt, self.bench.tokenizer, seconds))
-            if snapshot is not None:
-                ready.append((prompt, snapshot))
+                line = recording.prompt_line(task.name, prompt, self.bench.tokenizer, admission.prefill_s)
+                self.ledger.append(line)
+            if admission.error is None:
+                ready.append(prompt)
                 continue
-            for cell in cells:
+            for cell in self.agenda.cells(task, prompt):
                 if self.agenda.owes_answer(cell, prompt):
-                    self._record(recording.failed_line(cell, prompt, reason))
+                    self._record(recording.failed_line(cell, prompt, admission.error))
         return ready
 
-    def _snapshot(self, request: Request, compressors: Sequence[Compressor[Any]]) -> Prefilled:
-        architecture = self.bench.files.architecture
-        check_request(request, vocab_size=architecture.vocab_size, max_context=architecture.max_context)
-        chunk = self.bench.config.engine.prefill_chunk
-        instruct = InstructionWriter(self.bench.tokenizer)
-        prefill = prefill_for(compressors, self.decoder, request.prompt_ids, chunk=chunk, instruct=instruct)
-        return Prefilled(request, prefill)
-
-    def _run_cell(self, cell: Cell, batch: Sequence[tuple[Prompt, Prefilled]]) -> None:
-        task = cell.task.name
-        todo = {prompt.id: prompt for prompt, _ in batch if self.agenda.owes_answer(cell, prompt)}
+    def _run_cell(self, cell: Cell, batch: Sequence[Prompt]) -> None:
+        todo = {prompt.id: prompt for prompt in batch if self.agenda.owes_answer(cell, prompt)}
         if not todo:
             return
-        self.display.enter(f"{task}: {cell.label}")
+        self.display.enter(f"{cell.task.name}: {cell.label}")
         ended: list[Generation] = []
+        requests = {name: self.bench.request(cell.task, prompt) for name, prompt in todo.items()}
         recording.reset_peak_rss()
-
-        def record(generation: Generation) -> None:
+        neighbours = Neighbours()
+        serving = self.backend.serve(cell, list(requests.values()))
+        for generation in serving:
             ended.append(generation)
-            prompt = todo[generation.request_id]
-            stop_ids = self.bench.request(cell.task, prompt).stop_ids
+            prompt, stop_ids = todo[generation.request_id], requests[generation.request_id].stop_ids
             self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids))
-
-        timing = run_cell(
-            self.decoder,
-            cell_setup(cell, self.bench.config),
-            [snapshot for prompt, snapshot in batch if prompt.id in todo],
-            on_end=record,
-            stream=lambda: TextStream(self.bench.tokenizer),
-            session=self.session,
-        )
-        self.ledger.append(recording.batch_line(cell, ended, timing))
+        gives, load = self.backend.capabilities(), neighbours.timing()
+        refilled = self.bench.config.engine.refill
+        self.ledger.append(recording.batch_line(cell, ended, serving.timing, gives, load, refilled=refilled))
 
     def _record(self, line: RequestLine) -> None:
         self.ledger.append(line)
         self.display.advance(tokens=len(line.token_ids))
 
-    def _run_divergence(self, cell: Cell, batch: Sequence[tuple[Prompt, Prefilled]]) -> None:
-        todo = [each for each in batch if self.agenda.measurable(cell, each[0])]
-        if not todo:
+    def _run_divergence(self, cell: Cell, batch: Sequence[Prompt]) -> None:
+        todo = [prompt for prompt in batch if self.agenda.measurable(cell, prompt)]
+        full = self.agenda.full(cell)
+        if not todo or full is None:
             return
         self.display.enter(f"{cell.task.name}: divergence of {cell.label}")
-        together = [each for each in batch if cell in self.agenda.cells(cell.task, each[0])]
-        Divergences(self.agenda, self.session).measure(self.decoder, cell, together, todo)
+        answers, task = self.ledger.answers, cell.task.name
+        pairs = [Pair(answers[full.id, task, prompt.id], answers[cell.id, task, prompt.id]) for prompt in todo]
+        beside = [self.bench.request(cell.task, each) for each in batch if cell in self.agenda.cells(cell.task, each)]
+        started = time.perf_counter()
+        found = self.backend.measure(cell, full, pairs, beside)
+        seconds = (time.perf_counter() - started) / len(todo)
+        for prompt in todo:
+            self.ledger.append(recording.divergence_line(cell, prompt.id, found[prompt.id], seconds))
         self.display.advance(len(todo))
 
 

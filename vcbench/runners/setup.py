@@ -1,26 +1,25 @@
-"""From a configuration to what a run needs: the model found, the plan, the prompts; the decoder once it is needed."""
+"""From a configuration to what a run needs before it begins: the model found, a backend, the plan, the prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from vcbench import registry
-from vcbench.compressors.base import Compressor
+from vcbench.backends.base import Backend, MakeBackend
+from vcbench.backends.bundled.backend import Bundled
+from vcbench.backends.cells import Plan
 from vcbench.config.options import build_options
-from vcbench.config.paths import user_path
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig, TaskConfig
-from vcbench.engine.decoding.session import CellSetup, LevelSetup
 from vcbench.engine.types import Request
-from vcbench.errors import TaskError
+from vcbench.errors import ConfigError, Problem, TaskError
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.models.weights import WeightReader
-from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.notes import model_notes, resolved_sampling
-from vcbench.runners.plan import Cell, Identity, Plan, build_plan, identify, with_model
+from vcbench.runners.plan import build_plan
 from vcbench.tasks.base import Exclusion, Prompt, PromptTokenizer, Task, checked
 
 
@@ -30,12 +29,11 @@ class Workbench:
 
     config: RunConfig
     files: ModelFiles
-    identity: Identity
+    backend: Backend
     plan: Plan
     tokenizer: Tokenizer
     sources: Mapping[str, Task]
     prompts: Mapping[str, list[Prompt]]
-    fault: str | None = None
     notes: tuple[str, ...] = ()
 
     def request(self, task: TaskConfig, prompt: Prompt) -> Request:
@@ -51,20 +49,29 @@ class Workbench:
         )
 
 
-def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
+def prepare(config: RunConfig, backend: MakeBackend = Bundled) -> Workbench:
     """Finds the model, plans the cells and makes the prompts. Raises before anything is loaded or written."""
     files = resolve_model(config.model)
     check_weights(files)
     config = resolved_sampling(config, files)
-    identity = with_model(identify(config, fault=fault), files)
-    calibrations = find_calibrations(config, files)
-    plan = build_plan(config, architecture=files.architecture, identity=identity, calibrations=calibrations)
+    made = backend(config, files)
+    if config.engine.refill and not made.capabilities().refill:
+        where = config.places.get("engine", "engine.refill")
+        message = f"backend {made.name} does not take requests in one by one"
+        raise ConfigError([Problem(where=where, message=message, suggestion="remove engine.refill")])
+    plan = build_plan(
+        config,
+        architecture=files.architecture,
+        identity=made.identity(),
+        calibrations=made.calibrations(),
+        arms=made.capabilities().arms,
+    )
     tokenizer = Tokenizer.from_files(files)
     sources = {task.name: make_task(task) for task in config.tasks}
     return Workbench(
         config=config,
         files=files,
-        identity=identity,
+        backend=made,
         plan=plan,
         tokenizer=tokenizer,
         sources=sources,
@@ -72,7 +79,6 @@ def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
             task.name: make_prompts(task, sources[task.name], tokenizer, config.seed, files.architecture.max_context)
             for task in config.tasks
         },
-        fault=fault,
         notes=model_notes(config, files, tokenizer),
     )
 
@@ -142,29 +148,3 @@ def check_weights(files: ModelFiles) -> None:
     """Raises ModelError unless the weights are those of the architecture; before a run writes or moves anything."""
     with WeightReader(files.path) as reader:
         reader.check_complete(files.architecture)
-
-
-def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:
-    """How the engine carries out a cell."""
-    directory, compressor = config.engine.disk_directory, make_compressor(cell)
-    return CellSetup(
-        arm=cell.config.arm,
-        levels=()
-        if compressor is None
-        else (LevelSetup(drafts_by=compressor, draft_length=cell.config.draft_length or 0),),
-        seed=config.seed,
-        full_cache=cell.config.full_cache,
-        disk_directory=user_path(directory) if directory is not None else None,
-    )
-
-
-def make_compressor(cell: Cell) -> Compressor[Any] | None:
-    """A fresh compressor for a cell; None for `full`."""
-    if cell.method is None:
-        return None
-    name = cell.method.compressor
-    given = () if cell.calibration is None else (cell.calibration,)
-    compressor: Compressor[Any] = registry.lookup("compressor", name)(
-        build_options("compressor", name, cell.method.options), *given
-    )
-    return compressor

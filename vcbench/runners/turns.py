@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vcbench.backends.cells import Cell
 from vcbench.config.schema import TaskConfig
 from vcbench.errors import RecordError
 from vcbench.records.schema import PromptLine, RequestLine, TurnLine
 from vcbench.runners.agenda import Agenda
 from vcbench.runners.ledger import failed
-from vcbench.runners.plan import Cell
 from vcbench.runners.setup import over_context
 from vcbench.tasks.base import Answer, Prompt
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from vcbench.errors import UsageError
+from vcbench.metrics.interval import Kind, right_operator
 from vcbench.records.reader import CellInfo
 from vcbench.registry import suggest
 from vcbench.scoring.scores import Scores
 from vcbench.scoring.values import Pair
 
 
-def score_samples(scores: Scores, cell: CellInfo, name: str, operator: str) -> dict[str, Pair]:
-    """The samples of `TASK.METRIC` in a cell, none where the cell is not of that task.
+def score_samples(scores: Scores, cell: CellInfo, name: str, operator: str) -> tuple[Kind, dict[str, Pair]]:
+    """The kind of `TASK.METRIC` and its samples in a cell, none where the cell is not of that task.
 
     Raises UsageError for a task or metric that the run does not have, and for an operator that would fail it for being
     better.
@@ -26,9 +27,8 @@ def score_samples(scores: Scores, cell: CellInfo, name: str, operator: str) -> d
         hint = suggest(metric_name, list(metrics))
         raise UsageError(f"--fail-on: {task_name} has no metric {metric_name!r}; {hint}")
     section, metric = metrics[metric_name]
-    if metric.better != "neither" and (operator[0] == "<") != (metric.better == "higher"):
-        other = "<" if metric.better == "higher" else ">"
-        raise UsageError(f"--fail-on: {name}{operator} would fail a run for being better; write {name}{other}")
+    if instead := right_operator(operator, metric.better):
+        raise UsageError(f"--fail-on: {name}{operator} would fail a run for being better; write {name}{instead}")
     if cell.id not in section.outcomes:
-        return {}
-    return task.samples(section, metric, cell)
+        return metric.kind, {}
+    return metric.kind, task.samples(section, metric, cell)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vcbench.metrics.interval import MOST, TAIL, Estimate, resamples, samples_to_decide, upper_bound
+from vcbench.metrics.interval import (
+    MOST,
+    Estimate,
+    Sums,
+    bootstrap,
+    quotient,
+    samples_to_decide,
+    share_difference,
+    sign_of,
+    upper_bound,
+)
 from vcbench.scoring.values import Pair
 from vcbench.tasks.base import Metric
 
@@ -39,9 +49,10 @@ class Verdict(StrEnum):
 class Difference:
     """Arm less full KV over `n` pairs, of which `changed` differ.
 
-    to_wrong, to_right: pairs that flipped, for shares. p: exact McNemar for shares of independent answers, else the
-    test that exchanges the two arms within pairs. more: further pairs that would decide it, None where unknown.
-    flips_below: one-sided 95 % bound on the share of pairs that change, where none did.
+    to_wrong, to_right: pairs that flipped, for shares of which more or less is better; wrong is the worse value. p:
+    exact McNemar for shares of independent answers, else the test that exchanges the two arms within pairs. more:
+    further pairs that would decide it, None where unknown. flips_below: one-sided 95 % bound on the share of pairs that
+    change, where none did.
     """
 
     n: int
@@ -64,22 +75,40 @@ def difference(metric: Metric, arm: Mapping[str, Pair], full: Mapping[str, Pair]
         )  # fmt: skip
     ours, theirs = (np.asarray([side[name] for name in names], dtype=np.float64) for side in (arm, full))
     changed = (ours != theirs).any(axis=1)
-    lost, won = int((ours[:, 0] < theirs[:, 0]).sum()), int((ours[:, 0] > theirs[:, 0]).sum())
-    estimate = _interval(ours, theirs, seed)
+    # Where an answer has a value in both arms both denominators are above 0: a group may have other ones in each.
+    change = np.sign(ours[:, 0] * theirs[:, 1] - theirs[:, 0] * ours[:, 1])
+    lost, won = int((change < 0).sum()), int((change > 0).sum())
     single = metric.kind == "share" and bool((ours[:, 1] == 1).all() and (theirs[:, 1] == 1).all())
+    estimate = _interval(ours, theirs, seed)
+    if single or (
+        metric.kind == "share" and estimate is not None and estimate.low == estimate.high and not changed.any()
+    ):
+        estimate = share_difference(lost, won, len(names))
     p = mcnemar(lost, won) if single else _exchange_test(ours, theirs, changed, seed)
+    if single and estimate is not None and p is not None and p < SIGNIFICANCE:
+        estimate = _one_sided(estimate)
     verdict = _verdict(metric, estimate, int(changed.sum()), p)
+    directed = metric.kind == "share" and metric.better != "neither"
+    wrong, right = (lost, won) if sign_of(metric.better) > 0 else (won, lost)
     return Difference(
         n=len(names),
         changed=int(changed.sum()),
         estimate=estimate,
-        to_wrong=lost if metric.kind == "share" else None,
-        to_right=won if metric.kind == "share" else None,
+        to_wrong=wrong if directed else None,
+        to_right=right if directed else None,
         p=p,
         verdict=verdict,
         more=_more(len(names), int(changed.sum()), estimate) if verdict is Verdict.TOO_FEW else None,
         flips_below=upper_bound(0, len(names)) if verdict is Verdict.SAME else None,
     )
+
+
+def _one_sided(estimate: Estimate) -> Estimate:
+    """The interval up to 0, whose other side the exact test excludes; it bounds both kinds of flips and is wider."""
+    low, high = estimate.low, estimate.high
+    if estimate.value < 0:
+        return replace(estimate, high=None if high is None else min(high, 0.0))
+    return replace(estimate, low=None if low is None else max(low, 0.0))
 
 
 def mcnemar(lost: int, won: int) -> float | None:
@@ -96,9 +125,10 @@ def _verdict(metric: Metric, estimate: Estimate | None, changed: int, p: float |
         return Verdict.SAME
     if estimate is None or p is None or p >= SIGNIFICANCE or estimate.value == 0:
         return Verdict.TOO_FEW
-    if metric.better == "neither":
+    sign = sign_of(metric.better)
+    if not sign:
         return Verdict.DIFFERENT
-    return Verdict.BETTER if (estimate.value > 0) == (metric.better == "higher") else Verdict.WORSE
+    return Verdict.BETTER if sign * estimate.value > 0 else Verdict.WORSE
 
 
 def _more(n: int, changed: int, estimate: Estimate | None) -> int | None:
@@ -115,18 +145,15 @@ def _more(n: int, changed: int, estimate: Estimate | None) -> int | None:
 
 def _interval(ours: NDArray[np.float64], theirs: NDArray[np.float64], seed: int) -> Estimate | None:
     """Ratio of sums less ratio of sums, with a percentile bootstrap over pairs."""
-    n = len(ours)
     if ours[:, 1].sum() <= 0 or theirs[:, 1].sum() <= 0:
         return None
-    value = _ratio(ours.sum(axis=0)) - _ratio(theirs.sum(axis=0))
-    if n < 2:
-        return Estimate(value=float(value), low=None, high=None, n=n)
-    drawn = resamples(n, seed)
-    new, old = drawn @ ours, drawn @ theirs
-    usable = (new[:, 1] > 0) & (old[:, 1] > 0)
-    found = _ratio(new[usable]) - _ratio(old[usable])
-    low, high = np.percentile(found, [TAIL, 100 - TAIL])
-    return Estimate(value=float(value), low=float(low), high=float(high), n=n)
+    pairs: list[list[float]] = np.concatenate([ours, theirs], axis=1).tolist()
+    return bootstrap(pairs, _less, seed=seed)
+
+
+def _less(sums: Sums) -> NDArray[np.float64]:
+    """The first two columns' quotient less that of the others."""
+    return quotient(sums[..., :2]) - quotient(sums[..., 2:])
 
 
 def _exchange_test(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vcbench.errors import UsageError
-from vcbench.metrics.interval import Estimate, ratio, share
+from vcbench.metrics.interval import Estimate, pooled
 from vcbench.records.reader import CellInfo, Run
 from vcbench.scoring.answers import answered, groups, key_of
 from vcbench.scoring.paired import Difference, difference
@@ -79,7 +79,7 @@ class TaskScores:
             groups=len(found),
             not_applicable=none,
             errors=errors,
-            estimate=estimate(metric, found),
+            estimate=pooled(metric.kind, list(found.values())),
             difference=against,
         )
 
@@ -115,22 +115,6 @@ class Scores:
     def errors(self) -> int:
         """Metrics that failed, counted by answer."""
         return sum(1 for task in self.tasks for _ in task.errors())
-
-
-def estimate(metric: Metric, found: Mapping[str, Pair]) -> Estimate | None:
-    """The value with its interval: exact for a share of independent answers, else a bootstrap over groups.
-
-    Where all groups of a share agree, the bootstrap has no width; the exact interval of so many groups takes its place.
-    """
-    tops, bottoms = [pair[0] for pair in found.values()], [pair[1] for pair in found.values()]
-    if metric.kind != "share":
-        return ratio(tops, bottoms)
-    if all(bottom == 1 for bottom in bottoms):
-        return share(round(sum(tops)), len(tops))
-    pooled = ratio(tops, bottoms)
-    if pooled is None or pooled.value not in (0.0, 1.0):
-        return pooled
-    return share(len(tops) if pooled.value else 0, len(tops))
 
 
 def score_task(run: Run, task: str, sources: Sequence[Source]) -> TaskScores:

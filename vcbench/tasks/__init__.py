@@ -1,1 +1,1 @@
-
+"""Prompts, as token ids, and the scoring of their answers."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from vcbench.errors import RowError, TaskError
+from vcbench.metrics.interval import Better, Kind
 from vcbench.records.codec import plain
 from vcbench.tasks.reasoning import split
 
@@ -76,8 +77,8 @@ class Metric:
 
     name: str
     summary: str
-    kind: Literal["share", "mean", "ratio"] = "share"
-    better: Literal["higher", "lower", "neither"] = "higher"
+    kind: Kind = "share"
+    better: Better = "higher"
     headline: bool = False
     of: Literal["answer", "group"] = "answer"
 

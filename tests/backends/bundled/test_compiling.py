@@ -22,7 +22,7 @@ from vcbench.backends.bundled.compiling import announced
 from vcbench.engine.kernels.cpu.gumbel import gumbel_arg_max
 import numpy as np
 console = Console(file=sys.stdout, width=1000)
-with announced(console):
+with announced(console.print):
     for _ in range(2):
         gumbel_arg_max(np.zeros(5), np.arange(5), np.arange(5, dtype=np.uint64) << np.uint64(50))
 """
@@ -35,7 +35,7 @@ def recorded() -> Console:
 def test_one_line_however_many_kernels_are_compiled() -> None:
     first, second = (numba.njit(lambda x, by=by: x + by) for by in (1, 2))
     console = recorded()
-    with announced(console):
+    with announced(console.print):
         assert (first(1), second(1), first(2.0)) == (2, 3, 3.0)
 
     assert console.export_text() == NOTICE + "\n"
@@ -45,7 +45,7 @@ def test_nothing_where_nothing_is_compiled() -> None:
     compiled = numba.njit(lambda x: x - 1)
     compiled(1)
     console = recorded()
-    with announced(console):
+    with announced(console.print):
         compiled(2)
     numba.njit(lambda x: x - 2)(1)
 

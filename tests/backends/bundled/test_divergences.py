@@ -10,7 +10,7 @@ from rich.console import Console
 
 from vcbench.config.schema import CellConfig, MetricsConfig, RunConfig
 from vcbench.engine.decoding.progress import Progress
-from vcbench.forensics.faulty import FaultySession
+from vcbench.forensics.gate import broken
 from vcbench.forensics.tiny import tiny_config
 from vcbench.metrics.text import first_divergence
 from vcbench.records.reader import CellInfo, Run, load_run
@@ -65,7 +65,7 @@ def test_without_hashes_the_logits_themselves_are_compared(config: RunConfig, mo
 
 def test_a_broken_verification_is_measured_up_to_its_fork(config: RunConfig) -> None:
     fault = "compressed_cache_in_verify"
-    run = load_run(execute(config, console=Console(quiet=True), session=FaultySession(fault), fault=fault))
+    run = load_run(execute(config, console=Console(quiet=True), backend=broken(fault)))
     full, veri = arm(run, "full").id, arm(run, "vericache").id
     positive = 0
     for (cell, task, request), line in run.divergences.items():
@@ -86,7 +86,7 @@ def test_a_broken_verification_is_measured_up_to_its_fork(config: RunConfig) -> 
 
 def test_an_answer_that_was_never_given_is_not_measured(config: RunConfig) -> None:
     fault = "drop_last_request"
-    run = load_run(execute(config, console=Console(quiet=True), session=FaultySession(fault), fault=fault))
+    run = load_run(execute(config, console=Console(quiet=True), backend=broken(fault)))
     veri = arm(run, "vericache").id
     assert {key for key in run.divergences if key[0] == veri} == {key for key in run.requests if key[0] == veri}
 

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from tests.engine.reference import draw, shape_of
 from vcbench.engine.attention.cpu_codes import CodeBatch
+from vcbench.engine.attention.cpu_exact import PageBatch
 from vcbench.engine.attention.cpu_prerope import PreRopeBatch
 from vcbench.engine.attention.forward import BatchAttention
+from vcbench.engine.attention.readers import join
 from vcbench.engine.codes.codebook import Codebooks, normal_float
 from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.coders import ClippedCoder, DirectionCoder, FP8Coder
@@ -22,7 +24,7 @@ from vcbench.engine.codes.scheme import Scheme
 from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.kv.kept import KeptCache
 from vcbench.engine.kv.ragged import RaggedCache
-from vcbench.engine.kv.stores import KVShape, PageBatch
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.rope import RopeTable
 from vcbench.models.architecture import Rope
 
@@ -147,7 +149,7 @@ def test_a_batch_gives_each_request_what_it_gets_alone(name: str, rows: tuple[in
 @pytest.mark.parametrize("name", MAKES)
 def test_caches_alike_are_joined(name: str) -> None:
     made = caches(MAKES[name])
-    joined = made[0].join([(cache, 1) for cache in made])
+    joined = join([(cache, 1) for cache in made])
 
     assert isinstance(joined, PageBatch | CodeBatch | PreRopeBatch)
 
@@ -156,7 +158,7 @@ def test_caches_alike_are_joined(name: str) -> None:
 def test_entries_are_stored_alike_joined_and_alone(name: str) -> None:
     joined, alone = (MAKES[name](full_cache(300, seed=5)) for _ in range(2))
     k, v = (draw(3, KV_HEADS, SIZE, seed=seed) for seed in (1, 2))
-    batch = joined.join([(joined, 3)])
+    batch = join([(joined, 3)])
     assert batch is not None
     for layer in range(SHAPE.n_layers):
         batch.write(layer, k, v)
@@ -175,7 +177,7 @@ def test_caches_unlike_are_not() -> None:
     for first, second in pairs:
         one, two = MAKES[first](full), MAKES[second](other)
 
-        assert one.join([(one, 1), (two, 1)]) is None
+        assert join([(one, 1), (two, 1)]) is None
 
 
 def test_unlike_caches_are_attended_to_one_by_one() -> None:
@@ -196,4 +198,4 @@ def test_groups_that_share_a_vector_are_refused() -> None:
     cache = QuantisedCache.of_prompt(full_cache(70, seed=4), scheme)
 
     with pytest.raises(ValueError, match="multiples of 16"):
-        cache.join([(cache, 1)])
+        join([(cache, 1)])

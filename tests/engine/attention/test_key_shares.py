@@ -13,7 +13,10 @@ from torch import Tensor
 
 from tests.compressors import tiny
 from vcbench.engine.attention.key_shares import Columns, Range, Reduce, attention_by_column
-from vcbench.engine.kv.stores import ExactStore, PagedStore, TensorStore
+from vcbench.engine.attention.readers import attend_entries
+from vcbench.engine.kv.pages import PagedStore
+from vcbench.engine.kv.store import ExactStore
+from vcbench.engine.kv.tensors import TensorStore
 
 STORES = [PagedStore, TensorStore]
 
@@ -78,7 +81,7 @@ def test_both_forms_equal_brute_force(
             assert torch.equal(attention_by_column(q, columns, weights)[0], found)
             assert (mixed is None) == (kind is TensorStore)
             if mixed is not None:
-                torch.testing.assert_close(mixed, store.attend(0, q, before + 1), rtol=1e-5, atol=1e-5)
+                torch.testing.assert_close(mixed, attend_entries(store, 0, q, before + 1), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("reduce", ["highest", "sum"])

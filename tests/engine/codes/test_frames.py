@@ -9,11 +9,12 @@ import torch
 
 from tests.engine.codes.test_quantised import attended, full_cache, per_token
 from tests.engine.reference import attention, draw, shape_of
+from vcbench.engine.attention.readers import attend
 from vcbench.engine.codes.frames import Frame, GroupedHeads, Rotated, grouped_hadamard
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.rotation import fast_hadamard, hadamard, random_rotation
 from vcbench.engine.codes.scheme import Scheme
-from vcbench.engine.kv.stores import TensorStore
+from vcbench.engine.kv.tensors import TensorStore
 from vcbench.engine.rope import RopeTable
 from vcbench.models.architecture import Rope
 
@@ -102,7 +103,7 @@ def test_rows_do_not_depend_on_the_width_of_a_block(name: str) -> None:
         for layer in range(2):
             k, v = (draw(rows, KV_HEADS, SIZE, seed=20 + 2 * layer + i)[row : row + 1] for i in (0, 1))
             cache.write(layer, k, v)
-        alone.append(cache.attend(0, draw(rows, HEADS, SIZE, seed=30)[row : row + 1]))
+        alone.append(attend(cache, 0, draw(rows, HEADS, SIZE, seed=30)[row : row + 1]))
         cache.advance(1)
 
     assert torch.equal(torch.cat(alone), together)

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from tests.engine.reference import attention, draw, shape_of
+from vcbench.engine.attention.readers import attend
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.scheme import Scheme
 from vcbench.engine.kv.cache import FullCache
-from vcbench.engine.kv.stores import KVShape, TensorStore
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.kv.tensors import TensorStore
 
 ALL = 4
 
@@ -73,7 +75,7 @@ def attended(cache: QuantisedCache, layer: int, rows: int) -> torch.Tensor:
     for index in range(shape.n_layers):
         k, v = (draw(rows, shape.n_kv_heads, shape.head_dim, seed=20 + 2 * index + i) for i in (0, 1))
         cache.write(index, k, v)
-    return cache.attend(layer, draw(rows, shape.n_heads, shape.head_dim, seed=30))
+    return attend(cache, layer, draw(rows, shape.n_heads, shape.head_dim, seed=30))
 
 
 @pytest.mark.parametrize("tokens", LENGTHS)
@@ -113,7 +115,7 @@ def test_rows_do_not_depend_on_the_width_of_a_block(head_dim: int, scheme: Schem
         for index in range(2):
             k, v = (draw(rows, 2, head_dim, seed=20 + 2 * index + i)[row : row + 1] for i in (0, 1))
             cache.write(index, k, v)
-        alone.append(cache.attend(0, draw(rows, ALL, head_dim, seed=30)[row : row + 1]))
+        alone.append(attend(cache, 0, draw(rows, ALL, head_dim, seed=30)[row : row + 1]))
         cache.advance(1)
 
     assert torch.equal(torch.cat(alone), together)
@@ -153,7 +155,7 @@ def test_a_prompt_with_nothing_to_quantise_attends_as_the_full_cache_does(head_d
     for layer in range(2):
         full.write(layer, *(draw(1, 2, head_dim, seed=20 + 2 * layer + i) for i in (0, 1)))
 
-    assert torch.equal(ours, full.attend(1, draw(1, ALL, head_dim, seed=30)))
+    assert torch.equal(ours, attend(full, 1, draw(1, ALL, head_dim, seed=30)))
 
 
 @pytest.mark.parametrize("scheme", [per_channel(4, 32, 32), per_channel(2, 64, 128), per_token(8, 64)])

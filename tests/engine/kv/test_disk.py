@@ -21,10 +21,11 @@ from tests.engine.decoding.setups import cell
 from tests.engine.reference import draw, shape_of
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import AdaptiveDraft, DraftLength
+from vcbench.engine.attention.readers import attend_entries
 from vcbench.engine.decoding.levels import Prefilled
 from vcbench.engine.decoding.session import run_cell
 from vcbench.engine.kv.disk import DiskStore
-from vcbench.engine.kv.stores import PagedStore
+from vcbench.engine.kv.pages import PagedStore
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import BatchTiming, Generation
 from vcbench.errors import StorageError
@@ -141,7 +142,7 @@ def test_any_order_of_writing_and_reading_is_that_of_memory(steps: list[tuple[li
             for store in (ours, memory):
                 store.write(layer, start, k, v)
             if held:
-                assert torch.equal(ours.attend(layer, q, held), memory.attend(layer, q, held))
+                assert torch.equal(attend_entries(ours, layer, q, held), attend_entries(memory, layer, q, held))
     for layer in range(3):
         for a, b in zip(ours.read_range(layer, 0, held), memory.read_range(layer, 0, held), strict=True):
             assert torch.equal(a, b)
@@ -190,4 +191,4 @@ def test_a_file_that_was_cut_is_no_answer(tmp_path: Path) -> None:
         store.write(layer, 0, draw(100, 2, 32), draw(100, 2, 32))
     os.ftruncate(store._file, 1000)
     with pytest.raises(StorageError, match="bytes went through"):
-        store.attend(0, draw(1, 4, 32), 100)
+        attend_entries(store, 0, draw(1, 4, 32), 100)

@@ -17,7 +17,7 @@ from vcbench.compressors.tova import TOVA, TOVAOptions
 from vcbench.engine.kv.cache import FullCache
 from vcbench.engine.kv.evicting import EvictingCache
 from vcbench.engine.kv.query_log import QueryLog
-from vcbench.engine.kv.stores import TensorStore
+from vcbench.engine.kv.tensors import TensorStore
 from vcbench.engine.model.decoder import Block, Prefill
 
 A = examples.ARCHITECTURE

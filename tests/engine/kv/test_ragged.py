@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.compressors import tiny
+from vcbench.engine.attention.readers import attend
 from vcbench.engine.kv.cache import FullCache
 from vcbench.engine.kv.ragged import RaggedCache
 
@@ -35,7 +36,7 @@ def append(cache: FullCache | RaggedCache, n: int, seed: int) -> list[Tensor]:
     out = []
     for layer in range(2):
         cache.write(layer, draw(n, seed + layer), draw(n, seed + 10 + layer))
-        out.append(cache.attend(layer, draw(n, seed + 20 + layer, heads=6)))
+        out.append(attend(cache, layer, draw(n, seed + 20 + layer, heads=6)))
     cache.advance(n)
     return out
 

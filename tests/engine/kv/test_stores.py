@@ -6,8 +6,13 @@ import pytest
 import torch
 
 from tests.engine.reference import attention, draw, shape_of
+from vcbench.engine.attention.readers import attend_entries
 from vcbench.engine.kv.disk import DiskStore
-from vcbench.engine.kv.stores import ExactStore, KVShape, PagedStore, TensorStore, make_store
+from vcbench.engine.kv.make import make_store
+from vcbench.engine.kv.pages import PagedStore
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.kv.store import ExactStore
+from vcbench.engine.kv.tensors import TensorStore
 
 STORES = [PagedStore, TensorStore, DiskStore]
 HEADS = [(20, 4, 2), (64, 9, 3), (128, 4, 1), (16, 4, 4), (80, 5, 1), (32, 40, 8)]
@@ -62,10 +67,10 @@ def test_attention_is_that_of_the_formula(
     entries = visible + rows - 1
     store = filled(kind, shape, entries)
     q = 3 * draw(rows, heads, head_dim, seed=9)
-    together = store.attend(1, q, visible)
+    together = attend_entries(store, 1, q, visible)
 
     torch.testing.assert_close(together.double(), attention(q, *written(shape, entries, 1), visible), rtol=0, atol=1e-5)
-    alone = [store.attend(1, q[i : i + 1].contiguous(), visible + i) for i in range(rows)]
+    alone = [attend_entries(store, 1, q[i : i + 1].contiguous(), visible + i) for i in range(rows)]
     assert torch.equal(torch.cat(alone), together)
 
 
@@ -75,7 +80,7 @@ def test_large_scores_do_not_overflow(kind: type[ExactStore]) -> None:
     q = 200 * draw(3, 4, 32, seed=9)
     expected = attention(q, *written(shape, 200, 0), 198)
 
-    torch.testing.assert_close(store.attend(0, q, 198).double(), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(attend_entries(store, 0, q, 198).double(), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("part", ["keys", "values", "both"])
@@ -85,12 +90,12 @@ def test_what_a_row_does_not_see_cannot_reach_it(kind: type[ExactStore], visible
     shape = shape_of()
     store = filled(kind, shape, 300)
     q = draw(3, 4, 32, seed=9)
-    clean = store.attend(0, q, visible)
+    clean = attend_entries(store, 0, q, visible)
     k, v = (x[:, visible + 1 :].transpose(0, 1).clone() for x in written(shape, 300, 0))
     for x in [k] * (part != "values") + [v] * (part != "keys"):
         x[:] = float("nan")
     store.write(0, visible + 1, k, v)
-    after = store.attend(0, q, visible)
+    after = attend_entries(store, 0, q, visible)
 
     assert torch.equal(after[:2], clean[:2])
     assert after[2].isnan().all()
@@ -106,7 +111,7 @@ def test_a_fault_in_what_a_row_sees_is_not_hidden(kind: type[ExactStore], fault:
     entry[part][:] = fault
     store.write(0, place, *entry)
 
-    assert not store.attend(0, draw(1, 4, 32, seed=9), 270).isfinite().any()
+    assert not attend_entries(store, 0, draw(1, 4, 32, seed=9), 270).isfinite().any()
 
 
 def test_a_released_store_holds_what_is_left(kind: type[ExactStore]) -> None:
@@ -146,7 +151,7 @@ def test_pages_refuse_entries_that_they_do_not_hold() -> None:
     with pytest.raises(IndexError, match="entry 64 of a store that holds 64"):
         store.read_range(0, 60, 65)
     with pytest.raises(IndexError, match="entry 65 of a store that holds 64"):
-        store.attend(0, draw(2, 4, 32), 65)
+        attend_entries(store, 0, draw(2, 4, 32), 65)
 
 
 @pytest.mark.parametrize(

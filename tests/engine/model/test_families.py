@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.engine.model import families
 from tests.engine.model.families import CASES, Case
 from vcbench.engine import environment
-from vcbench.engine.kv.stores import TensorStore
+from vcbench.engine.kv.tensors import TensorStore
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
 from vcbench.engine.model.row_operations import TorchRows
 

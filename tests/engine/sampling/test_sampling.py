@@ -16,6 +16,7 @@ from tests.compressors.examples import make
 from tests.engine import tiny
 from tests.engine.cells import BATCHES, METHODS, batch, check_same, decode, prefilled, request
 from tests.engine.decoding.setups import cell
+from tests.engine.sampling.law import law as law_of
 from vcbench.config.sampling import Sampling
 from vcbench.engine.decoding.levels import Prefilled, Span
 from vcbench.engine.decoding.session import run_cell
@@ -247,7 +248,7 @@ def laws(item: Prefilled, output: Sequence[int]) -> list[NDArray[np.float64]]:
         rows.append(tiny.decoder().forward([Block(cache, output[:-1])]))
         cache.rewind(len(item.request.prompt_ids))
     logits, selector = torch.cat(rows).numpy(), Selector(item.request)
-    return [selector.law(row, output[:i], i) for i, row in enumerate(logits)]
+    return [law_of(selector, row, output[:i], i) for i, row in enumerate(logits)]
 
 
 def chi_square_p(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> float:
@@ -269,7 +270,7 @@ def test_draws_of_one_row_follow_its_law(setting: str) -> None:
     for seed in range(20_000):
         chosen_by = Selector(replace(item.request, sampling=replace(item.request.sampling, seed=seed)))
         counts[chosen_by.choose(row, output, 3)] += 1
-    law = Selector(item.request).law(row, output, 3)
+    law = law_of(Selector(item.request), row, output, 3)
 
     assert counts[law == 0].sum() == 0
     assert chi_square_p(counts, 20_000 * law) > 1e-4

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from transformers.generation import logits_process as hf
 
+from tests.engine.sampling.law import law as law_of
 from vcbench.config.sampling import Sampling
 from vcbench.engine.decoding.levels import Span
 from vcbench.engine.decoding.progress import Progress
@@ -107,7 +108,7 @@ def reference(row: NDArray[np.float32], output: Sequence[int], sampling: Samplin
 def test_probabilities_are_those_of_transformers(setting: dict[str, Any], length: int) -> None:
     for seed in range(8):
         row, output = logits(seed), history(seed, length)
-        found = selector(**setting).law(row, output, length)
+        found = law_of(selector(**setting), row, output, length)
         np.testing.assert_allclose(found, reference(row, output, Sampling(**setting)), rtol=1e-12, atol=1e-15)
 
 
@@ -117,7 +118,9 @@ def test_no_setting_is_without_effect(setting: dict[str, Any]) -> None:
     if setting in (neutral, SETTINGS["top_k_beyond"]):
         return
     row, output = logits(3), history(3, 3)
-    assert np.abs(selector(**setting).law(row, output, 3) - selector(**neutral).law(row, output, 3)).max() > 1e-4
+    assert (
+        np.abs(law_of(selector(**setting), row, output, 3) - law_of(selector(**neutral), row, output, 3)).max() > 1e-4
+    )
 
 
 @settings
@@ -128,7 +131,7 @@ def test_a_choice_is_the_arg_max_of_log_probabilities_and_noise(setting: dict[st
         row, output = logits(seed), history(seed, seed)
         v = ((Noise(5, "r").words(seed, V) >> np.uint64(12)).astype(np.float64) + 0.5) / 2**52
         with np.errstate(divide="ignore"):
-            perturbed = np.log(chosen_by.law(row, output, seed)) - np.log(-np.log1p(-v))
+            perturbed = np.log(law_of(chosen_by, row, output, seed)) - np.log(-np.log1p(-v))
         assert chosen_by.choose(row, output, seed) == perturbed.argmax()
 
 
@@ -141,7 +144,7 @@ def test_temperature_0_takes_the_best_of_what_the_penalties_leave(setting: dict[
         row, output = logits(seed), history(seed, seed)
         chosen = Selector(Request(id="r", prompt_ids=PROMPT, max_tokens=99, stop_ids=STOPS, sampling=greedy))
         assert chosen.choose(row, output, seed) == reference(row, output, whole).argmax()
-        assert chosen.law(row, output, seed)[chosen.choose(row, output, seed)] == 1
+        assert law_of(chosen, row, output, seed)[chosen.choose(row, output, seed)] == 1
 
 
 def test_greedy_leaves_the_choice_to_the_engine() -> None:
@@ -160,8 +163,8 @@ def test_equal_logits(size: int) -> None:
     """The first of equals at temperature 0; all k-th equals survive top-k; top-p takes equals in order."""
     row = np.zeros(size, np.float32)
     assert selector(prompt=(), logit_bias={0: 0.0}).choose(row, [], 0) == 0
-    assert np.count_nonzero(selector(prompt=(), temperature=1.0, top_k=1).law(row, [], 50)) == size
-    kept = np.flatnonzero(selector(prompt=(), temperature=1.0, top_p=0.5).law(row, [], 50))
+    assert np.count_nonzero(law_of(selector(prompt=(), temperature=1.0, top_k=1), row, [], 50)) == size
+    kept = np.flatnonzero(law_of(selector(prompt=(), temperature=1.0, top_p=0.5), row, [], 50))
     assert kept.tolist() == list(range(math.ceil(size / 2)))
 
 
@@ -193,7 +196,7 @@ def test_extreme_numbers_give_a_choice() -> None:
     row[[4, 9, 30]] = [3.4e38, -3.4e38, 3.39e38]
     for temperature in (5e-324, 1e-30, 1.0, 1e300):
         for more in ({}, {"repetition_penalty": 100.0}, {"repetition_penalty": 0.01}, {"top_p": 0.5, "min_p": 0.1}):
-            law = selector(temperature=temperature, **more).law(row, [4, 9], 2)
+            law = law_of(selector(temperature=temperature, **more), row, [4, 9], 2)
             assert np.isfinite(law).all()
             assert abs(law.sum() - 1) < 1e-12
             assert law[selector(temperature=temperature, **more).choose(row, [4, 9], 2)] > 0
@@ -203,7 +206,7 @@ def test_extreme_numbers_give_a_choice() -> None:
 def test_stop_ids_wait_for_min_tokens() -> None:
     eager = selector(temperature=1.0, min_tokens=3, logit_bias={7: 100.0})
     for position in range(3):
-        assert eager.law(logits(0), [1] * position, position)[[7, 50]].max() == 0
+        assert law_of(eager, logits(0), [1] * position, position)[[7, 50]].max() == 0
     assert eager.choose(logits(0), [1, 1, 1], 3) == 7
 
 
@@ -221,8 +224,8 @@ def test_a_choice_depends_on_nothing_else(setting: dict[str, Any]) -> None:
 
 def test_prompts_count_for_repetition_alone() -> None:
     row = np.ones(V, np.float32)
-    assert selector(temperature=1.0, presence_penalty=1.0, frequency_penalty=1.0).law(row, [], 0).std() < 1e-17
-    repeated = selector(temperature=1.0, repetition_penalty=2.0).law(row, [17], 1)
+    assert law_of(selector(temperature=1.0, presence_penalty=1.0, frequency_penalty=1.0), row, [], 0).std() < 1e-17
+    repeated = law_of(selector(temperature=1.0, repetition_penalty=2.0), row, [17], 1)
     assert set(np.flatnonzero(repeated < repeated.max())) == {*PROMPT, 17}
 
 
@@ -298,7 +301,7 @@ def test_gumbel_noise_draws_from_the_softmax(setting: dict[str, Any]) -> None:
 
     By the trapezoidal rule, which converges exponentially here, to a total variation below 1e-12.
     """
-    law = selector(**setting).law(logits(2), history(2, 5), 5)
+    law = law_of(selector(**setting), logits(2), history(2, 5), 5)
     kept = np.flatnonzero(law > 1e-30)
     scores = np.log(law[kept])
     x = np.arange(-12, 60, 1 / 64)

@@ -7,97 +7,77 @@ decoded once more and their logits compared, up to the first token that differs.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vcbench.backends.base import Pair
+from vcbench.backends.cells import Cell
 from vcbench.engine.decoding.levels import Prefilled
 from vcbench.engine.decoding.progress import Committed, Observer
-from vcbench.engine.decoding.session import MakeSession, run_cell
+from vcbench.engine.decoding.session import CellSetup, Lookup, MakeSession, StreamFactory, decode_cell
 from vcbench.engine.decoding.teacher_forced import Divergence, measure_divergence, same_logits, unknown_steps
 from vcbench.engine.model.decoder import Decoder
-from vcbench.models.tokenizer import TextStream
-from vcbench.records.schema import RequestLine
-from vcbench.runners import recording
-from vcbench.runners.agenda import Agenda
-from vcbench.runners.plan import Cell
-from vcbench.runners.setup import cell_setup, make_compressor
-from vcbench.tasks.base import Prompt
 
-Batch = Sequence[tuple[Prompt, Prefilled]]
 Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Divergences:
-    """Measures what a run's agenda owes."""
+    """Measures cells. `setup` says how a cell is decoded, `session` by what, `stream` makes its readers of text."""
 
-    agenda: Agenda
+    decoder: Decoder
     session: MakeSession
+    setup: Callable[[Cell], CellSetup]
+    stream: StreamFactory
 
-    def measure(self, decoder: Decoder, cell: Cell, batch: Batch, todo: Batch) -> None:
-        """Measures and records the prompts of `todo`; `batch` are all that the cell decoded together."""
-        started = time.perf_counter()
-        found = self._verified(decoder, cell, batch, todo) if cell.config.arm == "vericache" else {}
-        if cell.config.arm == "lossy" and (compressor := make_compressor(cell)) is not None:
-            outputs = {prompt.id: self._line(self._full(cell), prompt).token_ids for prompt, _ in todo}
-            snapshots = [snapshot for _, snapshot in todo]
-            found = measure_divergence(decoder, compressor, snapshots, outputs, seed=self.agenda.bench.config.seed)
-        seconds = (time.perf_counter() - started) / len(todo)
-        for prompt, _ in todo:
-            self.agenda.ledger.append(recording.divergence_line(cell, prompt.id, found[prompt.id], seconds))
+    def of(self, cell: Cell, full: Cell, pairs: Sequence[Pair], beside: Sequence[Prefilled]) -> dict[str, Divergence]:
+        """The divergence of each pair, by request; `beside` are all that the cell decoded together."""
+        if cell.config.arm == "vericache":
+            return self._verified(cell, full, pairs, beside)
+        setup = self.setup(cell)
+        (level,) = setup.levels
+        assert not isinstance(level.drafts_by, Lookup), "only a compressed cache is measured"
+        outputs = {pair.full.request: pair.full.token_ids for pair in pairs}
+        batch = [item for item in beside if item.request.id in outputs]
+        return measure_divergence(self.decoder, level.drafts_by, batch, outputs, seed=setup.seed)
 
-    def _full(self, cell: Cell) -> Cell:
-        full = self.agenda.full(cell)
-        assert full is not None, "nothing is measured without full KV"
-        return full
-
-    def _line(self, cell: Cell, prompt: Prompt) -> RequestLine:
-        return self.agenda.ledger.answers[cell.id, cell.task.name, prompt.id]
-
-    def _verified(self, decoder: Decoder, cell: Cell, batch: Batch, todo: Batch) -> dict[str, Divergence]:
-        full = self._full(cell)
+    def _verified(
+        self, cell: Cell, full: Cell, pairs: Sequence[Pair], beside: Sequence[Prefilled]
+    ) -> dict[str, Divergence]:
         found, wanted = {}, {}
-        for prompt, _ in todo:
-            reference, line = self._line(full, prompt), self._line(cell, prompt)
+        for pair in pairs:
+            reference, line = pair.full, pair.cell
             equal = bool(line.logits_sha256) and line.logits_sha256 == reference.logits_sha256
             if equal and line.token_ids == reference.token_ids:
-                found[prompt.id] = same_logits(len(reference.token_ids) - 1)
+                found[line.request] = same_logits(len(reference.token_ids) - 1)
             else:
-                wanted[prompt.id] = reference.token_ids
+                wanted[line.request] = reference.token_ids
         if wanted:
-            snapshots = [snapshot for _, snapshot in batch]
             kept: dict[str, list[Rows]] = {name: [] for name in wanted}
 
             def keep(committed: Committed) -> None:
                 if committed.request_id in kept:
                     kept[committed.request_id].append(rows_of(committed))
 
-            self._decode(decoder, full, snapshots, keep)
+            self._decode(full, beside, keep)
             verified = {name: _Verified(output, np.concatenate(kept[name])) for name, output in wanted.items()}
 
             def compare(committed: Committed) -> None:
                 if committed.request_id in verified:
                     verified[committed.request_id].take(committed)
 
-            self._decode(decoder, cell, snapshots, compare)
+            self._decode(cell, beside, compare)
             found |= {name: each.result() for name, each in verified.items()}
         return found
 
-    def _decode(self, decoder: Decoder, cell: Cell, snapshots: Sequence[Prefilled], observe: Observer) -> None:
+    def _decode(self, cell: Cell, batch: Sequence[Prefilled], observe: Observer) -> None:
         """Decodes a batch once more, the engine's faults included, and shows every committed row of logits."""
-        run_cell(
-            decoder,
-            cell_setup(cell, self.agenda.bench.config),
-            snapshots,
-            on_end=lambda generation: None,
-            stream=lambda: TextStream(self.agenda.bench.tokenizer),
-            observe=observe,
-            session=self.session,
-        )
+        made, setup = self.session, self.setup(cell)
+        for _ in decode_cell(self.decoder, setup, batch, stream=self.stream, observe=observe, session=made):
+            pass
 
 
 class _Verified:

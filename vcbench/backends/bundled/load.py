@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from vcbench.backends.cells import Identity
 from vcbench.config.schema import Exactness
 from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.model.load import load_decoder
 from vcbench.models.store import ModelFiles
 from vcbench.models.weights import WeightReader
-from vcbench.runners.plan import Identity
 
 
 def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:

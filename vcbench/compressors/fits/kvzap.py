@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vcbench.calibration.base import Fit
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.decoder import Decoder, Instruct
 from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic
 from vcbench.models.progress import Progress

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vcbench.engine.attention.cpu_exact import PageBatch
 from vcbench.engine.attention.cpu_prerope import PreRopeBatch, PreRopeCoding, key_coding
+from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.frames import Frame
 from vcbench.engine.kernels.cpu.codes import coded_attention as coded
 from vcbench.engine.kernels.cpu.codes.coded_blocks import ValueCoding
 from vcbench.engine.kernels.cpu.codes.exceptions import EXCEPTION_FIELDS, K_OUTLIERS, V_OUTLIERS
 from vcbench.engine.kernels.cpu.codes.products import products_of
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK, VISIBLE
-from vcbench.engine.kv.stores import PageBatch, Spans
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.pages import PagedStore
+from vcbench.engine.kv.shape import Spans
 
-if TYPE_CHECKING:
-    from vcbench.engine.codes.codebook_cache import CodebookCache
+
+def join_codebook(parts: Sequence[tuple[KVCache, int]]) -> PreRopeBatch | None:
+    """Codebook caches of the same books and rotary embedding for one pass; each may have key ranges, outliers and first
+    tokens its own. None if there are others.
+    """
+    first = parts[0][0]
+    alike = [(cache, n) for cache, n in parts if isinstance(cache, CodebookCache) and _reads_as(cache, first)]
+    if len(alike) < len(parts):
+        return None
+    for cache, rows in alike:
+        cache.tail.reserve(cache.tokens - cache.done + rows)
+    return codebook_batch(alike)
+
+
+def _reads_as(cache: CodebookCache, other: KVCache) -> bool:
+    if not isinstance(other, CodebookCache):
+        return False
+    paged = isinstance(cache.tail, PagedStore) and isinstance(other.tail, PagedStore)
+    return paged and cache.rope is other.rope and cache.books.same_as(other.books)
 
 
 def codebook_batch(parts: Sequence[tuple[CodebookCache, int]]) -> PreRopeBatch:

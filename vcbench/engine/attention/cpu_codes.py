@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from vcbench.engine.attention.cpu_exact import PageBatch, pieces_of
 from vcbench.engine.codes.frames import Kind
+from vcbench.engine.codes.quantised import QuantisedCache
+from vcbench.engine.codes.sketch import SketchedCache
 from vcbench.engine.kernels.cpu.codes import coded_attention as kernel
 from vcbench.engine.kernels.cpu.codes import products as forms
 from vcbench.engine.kernels.cpu.codes.coded_blocks import KeyCoding, ValueCoding
 from vcbench.engine.kernels.cpu.exact import attention
 from vcbench.engine.kernels.cpu.simd import LANES
-from vcbench.engine.kv.stores import PageBatch, PagedStore, Spans, pieces_of
-
-if TYPE_CHECKING:
-    from vcbench.engine.codes.quantised import QuantisedCache
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.pages import PagedStore
+from vcbench.engine.kv.shape import Spans
 
 
 class CodeBatch:
@@ -57,6 +58,27 @@ class CodeBatch:
                 self._keys, self._values, self._forth, self._back, self._width, out,
             )  # fmt: skip
         return torch.from_numpy(out.reshape(n, heads, size))
+
+
+def alike(parts: Sequence[tuple[KVCache, int]]) -> list[tuple[QuantisedCache, int]] | None:
+    """Quantised caches on pages of one scheme, coder and frame, room made for their rows; None if there are others."""
+    first = parts[0][0]
+    same = [(cache, n) for cache, n in parts if isinstance(cache, QuantisedCache) and _reads_as(cache, first)]
+    if len(same) < len(parts):
+        return None
+    for cache, rows in same:
+        cache.tail.reserve(cache.tail_entry() + rows)
+    return same
+
+
+def _reads_as(cache: QuantisedCache, other: KVCache) -> bool:
+    """Whether one kernel call can read both; not where this one is more than codes and exact pages."""
+    if not isinstance(other, QuantisedCache) or not isinstance(cache.tail, PagedStore):
+        return False
+    alone = not cache.frame.plain or not (len(cache.exact) or isinstance(cache, SketchedCache))
+    return (
+        alone and cache.scheme == other.scheme and cache.coder.same_as(other.coder) and cache.frame.same_as(other.frame)
+    )
 
 
 def check_groups(cache: QuantisedCache) -> None:

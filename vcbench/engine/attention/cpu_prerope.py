@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -13,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vcbench.engine.attention.cpu_codes import check_groups, coded_spans, tail_of, value_coding
+from vcbench.engine.attention.cpu_exact import PageBatch, pieces_of
 from vcbench.engine.codes.frames import Frame, GroupedHeads
+from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.kernels.cpu.codes.coded_blocks import ValueCoding
 from vcbench.engine.kernels.cpu.codes.exceptions import EXCEPTION_FIELDS, K_OUTLIERS
 from vcbench.engine.kernels.cpu.codes.tiles import level_table
@@ -21,11 +22,8 @@ from vcbench.engine.kernels.cpu.exact import attention
 from vcbench.engine.kernels.cpu.prerope import prerope_attention as kernel
 from vcbench.engine.kernels.cpu.prerope.prerope_blocks import KeyCoding
 from vcbench.engine.kernels.cpu.simd import LANES
-from vcbench.engine.kv.stores import KVShape, PageBatch, Spans, pieces_of
+from vcbench.engine.kv.shape import KVShape, Spans
 from vcbench.engine.rope import RopeTable
-
-if TYPE_CHECKING:
-    from vcbench.engine.codes.quantised import QuantisedCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from vcbench.engine.kv.cache import Joined, KVCache
+from vcbench.engine.attention.joined import Joined, Parts
+from vcbench.engine.attention.readers import attend, join
 
 
 class BatchAttention:
     """Writes a layer's keys and values into the caches and attends, in one kernel call where caches can be joined."""
 
-    def __init__(self, parts: Sequence[tuple[KVCache, int]]) -> None:
-        """parts: each request's cache and number of rows; rows lie one request after the other."""
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._joined: Joined | None = parts[0][0].join(parts)
+        self._joined: Joined | None = join(parts)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of q: [n, H, D] after k, v: [n, Hk, D] were written; returns [n, H, D]."""
@@ -27,6 +25,6 @@ class BatchAttention:
         for cache, rows in self._parts:
             part = slice(start, start + rows)
             cache.write(layer, k[part], v[part])
-            mixed.append(cache.attend(layer, q[part]))
+            mixed.append(attend(cache, layer, q[part]))
             start = part.stop
         return torch.cat(mixed) if len(mixed) > 1 else mixed[0]

@@ -8,13 +8,14 @@ import numpy as np
 from torch import Tensor
 
 from vcbench.engine.attention.gpu_exact import TensorBatch, put_tail, put_tensor, span_of
+from vcbench.engine.attention.joined import Joined
 from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.frames import Frame
 from vcbench.engine.kernels.triton import codebook as kernel
 from vcbench.engine.kernels.triton.codebook import attend_codebook
 from vcbench.engine.kernels.triton.parts import Launch
-from vcbench.engine.kv.cache import Joined, KVCache
-from vcbench.engine.kv.stores import Spans
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.shape import Spans
 
 
 class GpuCodebook(TensorBatch):

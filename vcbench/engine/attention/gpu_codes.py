@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.attention.gpu_exact import TensorBatch, put_tail, put_tensor, span_of
+from vcbench.engine.attention.joined import Joined
 from vcbench.engine.codes.frames import GroupedHeads, Kind, blocked, product
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.codes.rotation import hadamard
@@ -18,8 +19,8 @@ from vcbench.engine.kernels.triton import rotatekv as triton_rotated
 from vcbench.engine.kernels.triton.codes import Coding, attend_codes
 from vcbench.engine.kernels.triton.parts import Launch
 from vcbench.engine.kernels.triton.rotatekv import attend_rotated
-from vcbench.engine.kv.cache import Joined, KVCache
-from vcbench.engine.kv.stores import Spans
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.shape import Spans
 
 MOST_JOINT_HEADS = 16
 """Heads of one transform that a kernel takes."""

@@ -1,6 +1,6 @@
 """Draft caches on a GPU made ready for one pass: a ragged batch is one launch a layer, and a join of its parts.
 
-The full cache is not among them: verification stays in torch operations of fixed shapes (`stores.TensorStore`), and so
+The full cache is not among them: verification stays in torch operations of fixed shapes (`torch_exact`), and so
 does any cache that holds every token exactly, whose drafts have to be full KV's own.
 """
 
@@ -13,13 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vcbench.engine.attention.joined import Joined
 from vcbench.engine.codes.frames import Frame
 from vcbench.engine.kernels.triton import parts as fields
 from vcbench.engine.kernels.triton.exact import attend_exact
 from vcbench.engine.kernels.triton.parts import Launch, split_tokens, write_rows
-from vcbench.engine.kv.cache import EntryCache, FullCache, Joined, KVCache
+from vcbench.engine.kv.cache import EntryCache, FullCache, KVCache
 from vcbench.engine.kv.ragged import RaggedCache
-from vcbench.engine.kv.stores import ExactStore, KVShape, Spans, TensorStore
+from vcbench.engine.kv.shape import KVShape, Spans
+from vcbench.engine.kv.store import ExactStore
+from vcbench.engine.kv.tensors import TensorStore
 
 ALIGNMENT = 16
 """Bytes that one thread loads at once at most."""

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.engine.kernels.cpu.exact.key_shares import BLOCK_FIELDS, SPLITS, attend_columns
-from vcbench.engine.kv.stores import ExactStore, PagedStore
+from vcbench.engine.kv.pages import PagedStore
+from vcbench.engine.kv.store import ExactStore
 
 Reduce = Literal["highest", "sum"]
 Range = tuple[int, int]

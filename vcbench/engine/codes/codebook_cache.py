@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from vcbench.engine.attention.cpu_codebook import codebook_batch
-from vcbench.engine.attention.device import on_gpu
 from vcbench.engine.codes.codebook import TIE_SLACK, Codebooks, as_stored, channel_limits, value_ranges
 from vcbench.engine.codes.coded_cache import grown
 from vcbench.engine.codes.exact_tokens import ExactTokens
@@ -17,16 +14,12 @@ from vcbench.engine.codes.outliers import Outliers
 from vcbench.engine.codes.packing import BYTE, pack, unpack
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.engine.kernels.cpu.simd import LANES
-from vcbench.engine.kv.cache import FullCache, Joined, KVCache
+from vcbench.engine.kv.cache import FullCache, KVCache
+from vcbench.engine.kv.make import make_store
+from vcbench.engine.kv.pages import PagedStore
 from vcbench.engine.kv.query_log import QueryLog
-from vcbench.engine.kv.stores import (
-    ExactStore,
-    KVShape,
-    PagedStore,
-    TensorStore,
-    attend_chunks,
-    make_store,
-)
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.kv.store import ExactStore
 from vcbench.engine.rope import RopeTable
 
 _BULK_TOKENS = 1024
@@ -157,50 +150,17 @@ class CodebookCache(KVCache):
             marks = marked.unflatten(1, (heads, size)).unflatten(0, (-1, BLOCK)).transpose(1, 2).flatten(2)
             self.v_outliers.append(layer, tiles, marks)
 
-    def join(self, parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
-        if on_gpu(self.shape.device):
-            from vcbench.engine.attention.gpu_codebook import join_codebook
-
-            return join_codebook(parts)
-        alike = [(cache, rows) for cache, rows in parts if isinstance(cache, CodebookCache) and cache._reads_as(self)]
-        if len(alike) < len(parts):
-            return None
-        for cache, rows in alike:
-            cache.tail.reserve(cache.tokens - cache.done + rows)
-        return codebook_batch(alike)
-
     def page_tail(self) -> PagedStore:
         """The exact tail of a cache on CPU."""
         assert isinstance(self.tail, PagedStore)
         return self.tail
-
-    def _reads_as(self, other: CodebookCache) -> bool:
-        """Whether one kernel call can read both caches; each may have key ranges, outliers and first tokens its own."""
-        paged = isinstance(self.tail, PagedStore) and isinstance(other.tail, PagedStore)
-        return paged and self.rope is other.rope and self.books.same_as(other.books)
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        joined = self.join([(self, q.shape[0])])
-        if joined is not None:
-            return joined.attend(layer, q)
-        last = self.tokens + q.shape[0]
-        return attend_chunks(
-            q, self.shape, self.tokens + 1, -(-last // TensorStore.CHUNK),
-            lambda index: self._chunk(layer, index * TensorStore.CHUNK, last), TensorStore.CHUNK, TensorStore.ROW_TILE,
-        )  # fmt: skip
 
     def _key_table(self, layer: int) -> Tensor:
         """What each key channel's codes stand for: [Hk, D, 2 ** bits] float32."""
         offsets, ranges = self.k_offsets[layer, ..., None].float(), self.k_ranges[layer, ..., None].float()
         return self.books.decoded["keys"][layer] * ranges + offsets
 
-    def _chunk(self, layer: int, start: int, last: int) -> tuple[Tensor, Tensor]:
-        """k, v: [Hk, CHUNK, D] of positions from `start`, zeros from `last` on; the torch form of attention's input."""
-        k, v = self._dense(layer, start, min(start + TensorStore.CHUNK, last))
-        missing = (0, 0, 0, TensorStore.CHUNK - k.shape[1])
-        return torch.nn.functional.pad(k, missing), torch.nn.functional.pad(v, missing)
-
-    def _dense(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    def dense(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """k, v: [Hk, stop - start, D] as attention sees them; `start` a multiple of 64."""
         coded = max(start, min(stop, self.done))
         blocks = slice(start // BLOCK, -(-coded // BLOCK))
@@ -232,7 +192,7 @@ class CodebookCache(KVCache):
         return v
 
     def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        k, v = self._dense(layer, 0, self.tokens)
+        k, v = self.dense(layer, 0, self.tokens)
         return k, v, torch.arange(self.tokens).expand(self.shape.n_kv_heads, -1)
 
     def nbytes(self) -> dict[str, int]:

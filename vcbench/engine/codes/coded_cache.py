@@ -17,7 +17,7 @@ from vcbench.engine.kernels.cpu.codes.tiles import level_table
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.engine.kernels.cpu.simd import LANES
 from vcbench.engine.kv.cache import KVCache
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 
 
 class CodedCache(KVCache):
@@ -104,7 +104,7 @@ class CodedCache(KVCache):
         padded = torch.nn.functional.pad(codes.flatten(3), (0, self.width - v.shape[3]))
         self.v_codes.flatten(2, 3)[layers, :, start : start + n] = pack(padded, s.value_bits)
 
-    def _key_codes(self, layer: int) -> tiled.KeyCodes:
+    def key_codes(self, layer: int) -> tiled.KeyCodes:
         s = self.scheme
         form, levels = level_table(self.coder.levels("keys").numpy(), s.key_bits, s.symmetric)
         return tiled.KeyCodes(
@@ -118,7 +118,7 @@ class CodedCache(KVCache):
             done=self.keys_done,
         )
 
-    def _value_codes(self, layer: int) -> tiled.ValueCodes:
+    def value_codes(self, layer: int) -> tiled.ValueCodes:
         s = self.scheme
         form, levels = level_table(self.coder.levels("values").numpy(), s.value_bits, s.symmetric)
         return tiled.ValueCodes(

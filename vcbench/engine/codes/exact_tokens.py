@@ -11,7 +11,8 @@ from torch import Tensor
 
 from vcbench.engine.codes.frames import Frame
 from vcbench.engine.kv.cache import FullCache
-from vcbench.engine.kv.stores import ExactStore, KVShape
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.kv.store import ExactStore
 
 
 class ExactTokens:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vcbench.engine.codes.rotation import fast_hadamard, hadamard
 from vcbench.engine.kernels.cpu import matmul as kernel
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.rope import RopeTable
 
 Kind = Literal["keys", "values"]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vcbench.engine.codes.packing import HALF_MAX
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 
 
 class Outliers:

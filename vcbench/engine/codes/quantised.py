@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numba
 import torch
 from torch import Tensor
 
-from vcbench.engine.attention.cpu_codes import CodeBatch
-from vcbench.engine.attention.cpu_prerope import grouped_batch
-from vcbench.engine.attention.device import on_gpu
 from vcbench.engine.codes.coded_cache import CodedCache
 from vcbench.engine.codes.coders import Coder
 from vcbench.engine.codes.exact_tokens import ExactTokens
@@ -18,9 +14,11 @@ from vcbench.engine.codes.frames import Frame
 from vcbench.engine.codes.scheme import Scheme
 from vcbench.engine.kernels.cpu.codes import tiled_attention as tiled
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
-from vcbench.engine.kv.cache import FullCache, Joined, KVCache
+from vcbench.engine.kv.cache import FullCache
+from vcbench.engine.kv.make import make_store
 from vcbench.engine.kv.query_log import QueryLog
-from vcbench.engine.kv.stores import ExactStore, KVShape, PagedStore, TensorStore, attend_chunks, make_store
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.kv.store import ExactStore
 
 _BULK_TOKENS = 1024
 
@@ -120,68 +118,11 @@ class QuantisedCache(CodedCache):
         """The tail's entry that the next token becomes."""
         return self.tokens - self.tail_start
 
-    def join(self, parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
-        if on_gpu(self.shape.device):
-            from vcbench.engine.attention.gpu_codes import join_codes
-
-            return join_codes(parts)
-        alike = [(cache, rows) for cache, rows in parts if isinstance(cache, QuantisedCache) and cache._reads_as(self)]
-        if len(alike) < len(parts):
-            return None
-        for cache, rows in alike:
-            cache.tail.reserve(cache.tail_entry() + rows)
-        return CodeBatch(alike) if self.frame.plain else grouped_batch(alike)
-
-    def _reads_as(self, other: QuantisedCache) -> bool:
-        """Whether one kernel call can read both caches; not where this one is more than codes and exact pages."""
-        alone = isinstance(self.tail, PagedStore) and (self._codes_alone() or not self.frame.plain)
-        same = self.scheme == other.scheme and self.coder.same_as(other.coder) and self.frame.same_as(other.frame)
-        return alone and same
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        joined = self.join([(self, q.shape[0])])
-        if joined is not None:
-            return joined.attend(layer, q)
-        mixed = self._attend_rotated(layer, self.frame.rotated(q, "keys"))
-        return self.frame.rotated_back(mixed, "values")
-
-    def _attend_rotated(self, layer: int, q: Tensor) -> Tensor:
-        if isinstance(self.tail, PagedStore):
-            return self._attend_pages(self.tail, layer, q)
-        last = self.tokens + q.shape[0]
-        return attend_chunks(
-            q, self.shape, self.tokens + 1, -(-last // TensorStore.CHUNK),
-            lambda index: self._chunk(layer, index * TensorStore.CHUNK, last), TensorStore.CHUNK, TensorStore.ROW_TILE,
-        )  # fmt: skip
-
-    def _codes_alone(self) -> bool:
-        """Whether layers are codes of stored keys and a tail, which have kernels of their own."""
-        return self.frame.plain and not len(self.exact)
-
-    def _attend_pages(self, tail: PagedStore, layer: int, q: Tensor) -> Tensor:
-        n, heads = q.shape[0], self.shape.n_kv_heads
-        out = torch.empty((n, heads, self.shape.n_heads // heads, self.shape.head_dim))
-        keys, values = self._key_codes(layer), self._value_codes(layer)
-        pages = tiled.Pages(tail.table(), self.tail_start // BLOCK, *tail.layout(layer))
-        rows, result = q.contiguous().numpy(), out.numpy()
-        sketch, exact = self._sketch(layer), tiled.ExactEntries(*(x.numpy() for x in self.exact.of_layer(layer)))
-        tiled.attend_tiled(
-            numba.get_num_threads(), rows, keys, values, sketch, exact, pages, self.tokens + 1, self.width, result
-        )
-        return out.view(n, self.shape.n_heads, self.shape.head_dim)
-
-    def _sketch(self, layer: int) -> tiled.Sketch:
-        """What is kept of the keys besides their codes: nothing here."""
+    def sketch_codes(self, layer: int) -> tiled.Sketch:
+        """What is held of what the key codes have missed: nothing here."""
         return tiled.NO_SKETCH
 
-    def _chunk(self, layer: int, start: int, last: int) -> tuple[Tensor, Tensor]:
-        """k, v: [Hk, CHUNK, D] of positions from `start`, zeros from `last` on; the torch form of attention's input."""
-        size = TensorStore.CHUNK
-        k, v = self._dense(layer, start, min(start + size, last))
-        missing = (0, 0, 0, size - k.shape[1])
-        return torch.nn.functional.pad(k, missing), torch.nn.functional.pad(v, missing)
-
-    def _dense(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    def dense(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """k, v: [Hk, stop - start, D] in the model's precision; `start` a multiple of 64 and of the key group."""
         exact_from = max(start, self.tail_start)
         k, v = self.tail.read_range(layer, exact_from - self.tail_start, max(stop, exact_from) - self.tail_start)
@@ -195,7 +136,7 @@ class QuantisedCache(CodedCache):
         return joined[0], joined[1]
 
     def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        k, v = self._dense(layer, 0, self.tokens)
+        k, v = self.dense(layer, 0, self.tokens)
         k, v = self.frame.rotated_back(k, "keys"), self.frame.rotated_back(v, "values")
         return k, v, torch.arange(self.tokens).expand(self.shape.n_kv_heads, -1)
 

@@ -91,10 +91,7 @@ class SketchedCache(QuantisedCache):
         norms = self.k_norms[layer].flatten(1)[:, start:stop]
         return super()._decoded_coded(layer, start, stop) + self.coder.sketch.restored(bits, norms)
 
-    def _codes_alone(self) -> bool:
-        return False
-
-    def _sketch(self, layer: int) -> tiled.Sketch:
+    def sketch_codes(self, layer: int) -> tiled.Sketch:
         sketch = self.coder.sketch
         _, levels = level_table(sketch.levels.numpy(), SIGN_BITS, False)
         return tiled.Sketch(self.k_signs[layer].numpy(), half_bits(self.k_norms[layer]), levels, sketch.back.numpy())

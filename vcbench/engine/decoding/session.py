@@ -8,13 +8,14 @@ depend on what else is there.
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from vcbench.config.schema import Arm, DraftLength, Tier
+from vcbench.config.schema import Arm, DraftLength, DraftWeights, Tier
+from vcbench.engine.clock import now
 from vcbench.engine.decoding.levels import NOT_FINITE, CacheLevel, Drafter, Prefilled, Span, choose
 from vcbench.engine.decoding.ngram import NgramLevel
 from vcbench.engine.decoding.progress import Observer, Progress
@@ -24,6 +25,7 @@ from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.kv.disk import DiskStore
 from vcbench.engine.kv.query_log import QueryLog
 from vcbench.engine.model.decoder import Decoder, Prefill
+from vcbench.engine.model.draft_weights import drafting
 from vcbench.engine.types import BatchTiming, Generation, KVBytes, Tally
 from vcbench.errors import NumericError
 
@@ -59,7 +61,7 @@ class CellSetup:
     """How a cell decodes. levels: those that draft, the lowest first; a `lossy` cell decodes with its only one.
 
     seed: the cell's own. full_cache: where verification reads the full cache from; on `disk` it lies in
-    `disk_directory`.
+    `disk_directory`. draft_weights: what the levels below the full cache read of the model.
     """
 
     arm: Arm
@@ -67,6 +69,7 @@ class CellSetup:
     seed: int = 0
     full_cache: Tier = "memory"
     disk_directory: Path | None = None
+    draft_weights: DraftWeights = "full"
 
 
 StreamFactory = Callable[[], TextStream]
@@ -83,12 +86,18 @@ class Event:
 
 
 @dataclass(slots=True)
-class _Row:
-    """A request that has been admitted. admitted_s: the session's decoding time until then; seen: tokens reported."""
+class Row:
+    """A request that has been admitted. admitted_s: the session's decoding time until then; seen: tokens reported.
+
+    compress_s, offload_s: what admitting it took; first_s: decoding time from there to its first token.
+    """
 
     item: Prefilled
     progress: Progress
     admitted_s: float
+    compress_s: float = 0.0
+    offload_s: float = 0.0
+    first_s: float = 0.0
     kv_start: KVBytes | None = None
     seen: int = 0
     reported: bool = False
@@ -109,7 +118,7 @@ class Session:
         self.timing = BatchTiming()
         self.drafter = self.make_drafter()
         self.full = self.make_verifier()
-        self.rows: dict[str, _Row] = {}
+        self.rows: dict[str, Row] = {}
         self._decoded_s = 0.0
 
     def make_drafter(self) -> Drafter | None:
@@ -132,7 +141,8 @@ class Session:
         source = level.drafts_by
         if isinstance(source, Lookup):
             return NgramLevel(level.name, source.min_match)
-        return CacheLevel(level.name, self.decoder, lambda item: self.compressed(source, item))
+        drafter = drafting(self.decoder, self.setup.draft_weights)
+        return CacheLevel(level.name, drafter, lambda item: self.compressed(source, item))
 
     def make_verifier(self) -> CacheLevel:
         """The full cache's level."""
@@ -159,31 +169,32 @@ class Session:
         key = item.request.id
         if key in self.rows:
             raise ValueError(f"request {key} has been admitted already")
-        started = time.perf_counter()
+        started = self._now()
         if self.drafter is not None:
             self.drafter.admit(item)
-        compressed = time.perf_counter()
+        compressed = self._now()
         self.full.admit(item)
         if any(cache.needs_queries for cache in self.drafts(key)):
             self.full.caches[key].queries = QueryLog()
-        self.timing.compress_s += compressed - started
-        self.timing.offload_s += time.perf_counter() - compressed
-        row = self.rows[key] = _Row(item, self.make_progress(item), self._decoded_s)
+        row = self.rows[key] = Row(item, self.make_progress(item), self._decoded_s)
+        row.compress_s, row.offload_s = compressed - started, self._now() - compressed
+        self.timing.compress_s += row.compress_s
+        self.timing.offload_s += row.offload_s
         row.kv_start = self._bytes(key)
 
     def step(self) -> list[Event]:
         """Advances every active request by one round, or one token; newcomers get their first token before that."""
-        started = time.perf_counter()
-        self._first_tokens()
+        started = self._now()
+        self._first_tokens(started)
         active = [row.progress for row in self.rows.values() if not row.progress.finished]
         if active:
             self._advance(active)
             self.timing.steps += 1
             self.timing.row_steps += len(active)
-        spent = time.perf_counter() - started
+        spent = self._now() - started
         self._decoded_s += spent
         self.timing.decode_s += spent
-        return [self._event(row) for row in self.rows.values() if not row.reported]
+        return [self.event(row) for row in self.rows.values() if not row.reported]
 
     def release(self, request_id: str) -> None:
         """Forgets a request, ended or not; its snapshot is as it was."""
@@ -192,6 +203,11 @@ class Session:
             self.drafter.release(request_id)
         self.full.release(request_id)
         row.item.prefill.cache.rewind(len(row.item.request.prompt_ids))
+
+    def close(self) -> None:
+        """Releases every request that is still there."""
+        for key in list(self.rows):
+            self.release(key)
 
     def take_timing(self) -> BatchTiming:
         """The timing since it was last taken, which begins anew."""
@@ -206,7 +222,10 @@ class Session:
         room = snapshot.tokens + item.request.max_tokens
         return snapshot.moved_to(DiskStore(snapshot.shape, self.setup.disk_directory, room))
 
-    def _first_tokens(self) -> None:
+    def _now(self) -> float:
+        return now(self.decoder.shape.device)
+
+    def _first_tokens(self, started: float) -> None:
         """The first token comes from the prefill's logits, the same for every cell."""
         for row in self.rows.values():
             if row.progress.token_ids or row.progress.finished:
@@ -218,6 +237,7 @@ class Session:
                 row.progress.fail(NumericError("logits are not finite at step 0, in the prefill"))
             else:
                 row.progress.commit([choice], logits)
+            row.first_s = self._decoded_s + self._now() - started - row.admitted_s
 
     def _advance(self, active: Sequence[Progress]) -> None:
         before = sum(len(progress.token_ids) for progress in active)
@@ -229,13 +249,14 @@ class Session:
             step_once(self.full, active)
         self.timing.tokens += sum(len(progress.token_ids) for progress in active) - before
 
-    def _event(self, row: _Row) -> Event:
+    def event(self, row: Row) -> Event:
+        """What a request has to report since it last did."""
         progress, key = row.progress, row.item.request.id
         tokens = progress.token_ids[row.seen :]
         row.seen, row.reported = len(progress.token_ids), progress.finished
         return Event(key, tokens, self._generation(row) if progress.finished else None)
 
-    def _generation(self, row: _Row) -> Generation:
+    def _generation(self, row: Row) -> Generation:
         key, progress = row.item.request.id, row.progress
         used = self.drafts(key)[-1:] or ([] if self.drafter is not None else [self.full_cache(key)])
         return Generation(
@@ -249,10 +270,13 @@ class Session:
             cache_classes={type(cache).__name__: self.decoder.shape.n_layers for cache in used},
             logits_sha256=progress.logits_sha256(),
             error=progress.error,
+            compress_s=row.compress_s,
+            offload_s=row.offload_s,
+            first_s=row.first_s,
             decode_s=self._decoded_s - row.admitted_s,
         )
 
-    def _tallies(self, row: _Row) -> list[Tally]:
+    def _tallies(self, row: Row) -> list[Tally]:
         """Every level's part; the rounds of the level below the full cache are those that were committed."""
         key, verified = row.item.request.id, self.setup.arm == "vericache"
         drafting = self.drafter.tallies(key) if self.drafter is not None else []
@@ -304,6 +328,47 @@ class MakeSession(Protocol):
         """A session without requests."""
 
 
+def decode_cell(
+    decoder: Decoder,
+    setup: CellSetup,
+    batch: Iterable[Prefilled],
+    *,
+    stream: StreamFactory | None = None,
+    observe: Observer | None = None,
+    session: MakeSession = Session,
+) -> Generator[Generation, None, BatchTiming]:
+    """Decodes a batch to its end and gives each generation as it ends. Snapshots are left as found.
+
+    `observe` is told of every commit.
+    """
+    opened = session(decoder, setup, stream=stream, observe=observe)
+    with closing(opened):
+        for item in batch:
+            opened.admit(item)
+        while opened.active:
+            for event in opened.step():
+                if event.generation is not None:
+                    yield event.generation
+        return opened.take_timing()
+
+
+def refill(opened: Session, waiting: Iterator[Prefilled], size: int) -> Generator[Generation, None, None]:
+    """Decodes a queue in an open session, at most `size` requests at a time, and gives each generation as it ends.
+
+    The next request is taken from the queue, and its prompt thereby prefilled if the queue is lazy, when there is room
+    for it: no more than `size` snapshots are ever alive. What a request gets is what it gets alone.
+    """
+    while True:
+        while len(opened.active) < size and (item := next(waiting, None)) is not None:
+            opened.admit(item)
+        if not opened.active:
+            return
+        for event in opened.step():
+            if event.generation is not None:
+                opened.release(event.request_id)
+                yield event.generation
+
+
 def run_cell(
     decoder: Decoder,
     setup: CellSetup,
@@ -314,24 +379,14 @@ def run_cell(
     observe: Observer | None = None,
     session: MakeSession = Session,
 ) -> BatchTiming:
-    """Decodes a batch to its end and calls `on_end` with each generation as it ends. Snapshots are left as found.
-
-    `observe` is told of every commit.
-    """
-    opened = session(decoder, setup, stream=stream, observe=observe)
-    admitted: list[str] = []
-    try:
-        for item in batch:
-            opened.admit(item)
-            admitted.append(item.request.id)
-        while opened.active:
-            for event in opened.step():
-                if event.generation is not None:
-                    on_end(event.generation)
-    finally:
-        for key in admitted:
-            opened.release(key)
-    return opened.take_timing()
+    """`decode_cell` to its end at once; `on_end` is called with each generation."""
+    decoding = decode_cell(decoder, setup, batch, stream=stream, observe=observe, session=session)
+    while True:
+        try:
+            on_end(next(decoding))
+        except StopIteration as end:
+            timing: BatchTiming = end.value
+            return timing
 
 
 def seed_of(seed: int, request_id: str) -> int:

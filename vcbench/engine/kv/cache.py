@@ -1,33 +1,24 @@
 """What a KV cache is to the decoder, and the full one.
 
-Life of the entries of one forward pass over n tokens: for each layer `write`, then `attend`; `advance(n)` after the
-last layer. They stay uncommitted until `commit`. Until then `roll_back` keeps as many of them as are still wanted, and
-`refresh` puts those of a better cache in their place.
+Life of the entries of one forward pass over n tokens: for each layer `write`, then attention (`engine.attention` has
+it); `advance(n)` after the last layer. They stay uncommitted until `commit`. Until then `roll_back` keeps as many of
+them as are still wanted, and `refresh` puts those of a better cache in their place.
 """
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from vcbench.engine.attention.device import on_gpu
+from vcbench.engine.kv.make import make_store
+from vcbench.engine.kv.pages import PagedStore, PageRows
 from vcbench.engine.kv.query_log import QueryLog
-from vcbench.engine.kv.stores import ExactStore, KVShape, PageBatch, PagedStore, PageRows, make_store
-
-
-class Joined(Protocol):
-    """Several caches that one kernel call a layer serves; rows lie one request after the other."""
-
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Stores k, v: [n, Hk, D] as `KVCache.write` does in each cache."""
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of q: [n, H, D] as `KVCache.attend` gives it in each cache; returns [n, H, D]."""
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.kv.store import ExactStore
 
 
 class EntrySource(Protocol):
@@ -65,9 +56,12 @@ class KVCache(ABC):
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Stores post-RoPE k, v: [n, Hk, D] of the tokens at positions `tokens` .. `tokens` + n - 1."""
 
-    @abstractmethod
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of q: [n, H, D], the tokens just written; each sees all entries up to its own."""
+        """Attention of q: [n, H, D], the tokens just written; each sees all entries up to its own.
+
+        Asked for where `attention.readers` knows no kernel for the class: a cache of a plug-in's own brings its own.
+        """
+        raise NotImplementedError(f"{type(self).__name__} neither has attention of its own nor is known to a reader")
 
     @abstractmethod
     def materialize(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,13 +74,6 @@ class KVCache(ABC):
     @abstractmethod
     def nbytes(self) -> dict[str, int]:
         """Bytes held, by part; the sum is that of every tensor reachable from this object."""
-
-    def join(self, parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
-        """These caches, this one first, with their numbers of rows, made ready for one pass; None if they cannot be.
-
-        No row's bits depend on what else is joined.
-        """
-        return None
 
     def fork(self) -> Self | None:
         """A second cache in the same state; what becomes of one does not show in the other. None if none can be had.
@@ -158,17 +145,6 @@ class PagedCache(KVCache):
     def page_rows(self, count: int) -> PageRows | None:
         """The next `count` tokens' rows over this cache's pages, room made for them; None if it has none."""
 
-    def join(self, parts: Sequence[tuple[KVCache, int]]) -> Joined | None:
-        if on_gpu(self.shape.device):
-            from vcbench.engine.attention.gpu_exact import join_exact
-
-            return join_exact(parts)
-        requests = [cache.page_rows(rows) if isinstance(cache, PagedCache) else None for cache, rows in parts]
-        ready = [request for request in requests if request is not None]
-        if len(ready) < len(parts) or len({request.layers is None for request in ready}) > 1:
-            return None
-        return PageBatch(self.shape, ready)
-
 
 class EntryCache(PagedCache):
     """A cache whose attention runs over entries 0, 1, 2, ... of one exact store, uncommitted tokens last."""
@@ -189,9 +165,6 @@ class EntryCache(PagedCache):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.store.write(layer, self.entries(), k, v)
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.store.attend(layer, q, self.entries() + 1)
 
     def page_rows(self, count: int) -> PageRows | None:
         if not isinstance(self.store, PagedStore):

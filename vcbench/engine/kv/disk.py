@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK
-from vcbench.engine.kv.stores import ExactStore, KVShape, PagedStore
+from vcbench.engine.kv.pages import PagedStore
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.kv.store import ExactStore, PageView
 from vcbench.errors import StorageError
 
 PAGES_PER_CALL = 256
@@ -107,11 +109,11 @@ class DiskStore(ExactStore):
             self._transfer(os.preadv, layer, number, [page])
         return scratch.read(0, place * BLOCK + entries % BLOCK)
 
-    def attend(self, layer: int, q: Tensor, first_visible: int) -> Tensor:
+    def view(self, layer: int) -> PageView:
         store, following = self._stage(layer), (layer + 1) % self.shape.n_layers
         if following not in (self._ready.layer, self._other.layer):
             self._ahead = _reader().submit(self._fill, self._other, following)
-        return store.attend(0, q, first_visible)
+        return store.view(0)
 
     def drop_front(self, entries: int) -> None:
         self._wait()

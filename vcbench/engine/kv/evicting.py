@@ -13,8 +13,9 @@ from torch import Tensor
 
 from vcbench.engine.kernels.cpu.exact import eviction as kernel
 from vcbench.engine.kv.cache import EntryCache, FullCache
+from vcbench.engine.kv.pages import PagedStore
 from vcbench.engine.kv.query_log import QueryLog
-from vcbench.engine.kv.stores import KVShape, PagedStore
+from vcbench.engine.kv.shape import KVShape
 
 Offsets = NDArray[np.int64]
 

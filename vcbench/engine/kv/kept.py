@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vcbench.engine.kv.cache import EntryCache, FullCache
 from vcbench.engine.kv.query_log import QueryLog
-from vcbench.engine.kv.stores import ExactStore, KVShape
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.kv.store import ExactStore
 
 
 class KeptCache(EntryCache):

@@ -12,7 +12,10 @@ from torch import Tensor
 
 from vcbench.engine.kernels.cpu.exact.attention import HEAD, TABLE, TOKENS, VISIBLE
 from vcbench.engine.kv.cache import FullCache, PagedCache
-from vcbench.engine.kv.stores import ExactStore, KVShape, PagedStore, PageRows, Spans, make_store
+from vcbench.engine.kv.make import make_store
+from vcbench.engine.kv.pages import PagedStore, PageRows
+from vcbench.engine.kv.shape import KVShape, Spans
+from vcbench.engine.kv.store import ExactStore
 
 PADDING = -1
 
@@ -71,11 +74,6 @@ class RaggedCache(PagedCache):
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         for part in self.layers[layer]:
             part.write(part.kept + self.tokens - self.prompt, k, v)
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        since = self.tokens - self.prompt
-        mixed = [part.store.attend(0, q[:, part.heads], part.kept + since + 1) for part in self.layers[layer]]
-        return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=1)
 
     def page_rows(self, count: int) -> PageRows | None:
         since, pages = self.tokens - self.prompt, 0

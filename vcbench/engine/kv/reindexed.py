@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.kv.kept import WindowCache
-from vcbench.engine.kv.stores import ExactStore, KVShape
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.kv.store import ExactStore
 from vcbench.engine.rope import RopeTable
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,11 +15,15 @@ import torch
 from torch import Tensor
 
 from vcbench.engine.attention.forward import BatchAttention
+from vcbench.engine.attention.readers import attend
+from vcbench.engine.clock import now
 from vcbench.engine.kv.cache import EntryCache, FullCache, KVCache
-from vcbench.engine.kv.stores import KVShape, PagedStore
+from vcbench.engine.kv.pages import PagedStore
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.model.gathering import Gathering, PrefillTime
 from vcbench.engine.model.linear import Linear, RowMode, set_tiles
 from vcbench.engine.model.mlp import FeedForward
-from vcbench.engine.model.observe import LayerRows, Observer, Reader, Statistic
+from vcbench.engine.model.observe import LayerRows, Reader, Statistic
 from vcbench.engine.model.row_operations import RowOperations
 from vcbench.engine.rope import RopeTable
 from vcbench.models.architecture import Architecture
@@ -46,6 +51,13 @@ class Weights:
     norm: Tensor
     head: Linear
 
+    def linears(self) -> list[Linear]:
+        """Every linear layer."""
+        layers = [self.head]
+        for layer in self.layers:
+            layers += [layer.qkv, layer.output, *layer.mlp.linears()]
+        return layers
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -65,7 +77,8 @@ ResultT = TypeVar("ResultT")
 class Prefill:
     """What a prompt leaves behind: first_logits: [V]; queries: per layer [W, H, D], post-RoPE, the last W tokens.
 
-    `statistics` were gathered on the way. `instruct` is None for a model without a tokenizer.
+    `statistics` were gathered on the way. `instruct` is None for a model without a tokenizer. `time` is None where
+    nobody measured it.
     """
 
     cache: FullCache
@@ -75,6 +88,7 @@ class Prefill:
     decoder: Decoder | None = None
     instruct: Instruct | None = None
     statistics: dict[Statistic[Any], Any] = field(default_factory=dict)
+    time: PrefillTime | None = None
 
     def statistic(self, wanted: Statistic[ResultT]) -> ResultT:
         """A statistic of the prompt. Cost: another pass over the prompt if the prefill was not asked to gather it."""
@@ -102,14 +116,19 @@ class Decoder:
     ) -> None:
         self.architecture, self.weights, self.rows, self.shape, self.mode = architecture, weights, rows, shape, mode
         self.rope = RopeTable(architecture.rope, architecture.head_dim, shape.device)
+        self.narrowed: dict[str, Decoder] = {}
+        """Copies with narrower weights, made when they are first asked for; see `draft_weights`."""
         self.watch: LayerWatch | None = None
+
+    def with_weights(self, weights: Weights) -> Decoder:
+        """The same model with other weights; rotary tables and row operations are shared."""
+        other = copy(self)
+        other.weights, other.narrowed = weights, {}
+        return other
 
     def set_tiles(self) -> dict[str, int]:
         """Probes every shape of linear layer that torch computes; see `linear.set_tiles`."""
-        layers = [self.weights.head]
-        for layer in self.weights.layers:
-            layers += [layer.qkv, layer.output, *layer.mlp.linears()]
-        return set_tiles(layers)
+        return set_tiles(self.weights.linears())
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         """Logits [sum of block lengths, V], float32; the caches have advanced by their blocks (uncommitted)."""
@@ -133,29 +152,23 @@ class Decoder:
         instruct: Instruct | None = None,
     ) -> Prefill:
         """Runs a prompt through a new full cache, `chunk` tokens at a time, and commits it."""
+        began = now(self.shape.device)
         cache = FullCache(self.shape)
-        windows: list[Tensor] = []
-        gathered = {wanted: wanted.begin(self.shape, len(token_ids)) for wanted in statistics}
-        observers: list[Observer] = [accumulator.add for accumulator in gathered.values()]
-        if query_window:
-            observers.append(lambda rows: keep_window(windows, rows.layer, rows.q, query_window))
-
-        def show(rows: LayerRows) -> None:
-            for observer in observers:
-                observer(rows)
-
+        gathering = Gathering(self.shape, len(token_ids), query_window=query_window, statistics=statistics)
         x = torch.empty(0)
         for start in range(0, len(token_ids), chunk):
-            x = self._run_prompt(cache, token_ids[start : start + chunk], show)
+            x = self._run_prompt(cache, token_ids[start : start + chunk], gathering.show)
         cache.commit(len(token_ids))
+        first_logits, results = self._logits(x[-1:])[0], gathering.results()
         return Prefill(
             cache=cache,
-            first_logits=self._logits(x[-1:])[0],
-            queries=windows,
+            first_logits=first_logits,
+            queries=gathering.windows,
             token_ids=tuple(token_ids),
             decoder=self,
             instruct=instruct,
-            statistics={wanted: accumulator.result() for wanted, accumulator in gathered.items()},
+            statistics=results,
+            time=gathering.time(now(self.shape.device) - began),
         )
 
     def read_on(self, cache: EntryCache, token_ids: Sequence[int], reader: Reader) -> None:
@@ -211,7 +224,7 @@ class Decoder:
         On CPU by the same kernel as decoding, which is faster than SDPA there; elsewhere by SDPA.
         """
         if isinstance(cache.store, PagedStore):
-            return cache.attend(layer, q)
+            return attend(cache, layer, q)
         n, before = q.shape[0], cache.entries()
         keys, values, mask = k.transpose(0, 1), v.transpose(0, 1), None
         if before:
@@ -270,11 +283,3 @@ def log_queries(blocks: Sequence[Block], layer: int, q: Tensor) -> None:
         if block.cache.queries is not None:
             block.cache.queries.note(layer, block.cache.tokens, q[start:stop])
         start = stop
-
-
-def keep_window(windows: list[Tensor], layer: int, q: Tensor, size: int) -> None:
-    """windows[layer] becomes the last `size` queries seen so far."""
-    if layer == len(windows):
-        windows.append(q[-size:].clone())
-    else:
-        windows[layer] = torch.cat([windows[layer], q])[-size:].clone()

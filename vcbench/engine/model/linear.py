@@ -17,7 +17,7 @@ from vcbench.engine.kernels.cpu import matmul as kernel
 from vcbench.errors import InexactError
 
 PROBE_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 25, 31, 33, 41, 64, 65)
-_TILES = (8, 16, 32, 64)
+PROBE_TILES = (8, 16, 32, 64)
 Product = Callable[[Tensor], Tensor]
 
 
@@ -49,11 +49,11 @@ class BlockedLinear(Linear):
         missing = -self.outputs % kernel.OUTPUTS
         padded = torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
         self._weight = padded.view(-1, kernel.OUTPUTS, inputs).transpose(1, 2).contiguous().numpy()
-        self._bias = (torch.nn.functional.pad(bias, (0, missing)) if bias is not None else torch.empty(0)).numpy()
+        self.bias = (torch.nn.functional.pad(bias, (0, missing)) if bias is not None else torch.empty(0)).numpy()
 
     def __call__(self, x: Tensor) -> Tensor:
         out = torch.empty((x.shape[0], self.outputs))
-        kernel.linear(x.contiguous().numpy(), self._weight, self._bias, out.numpy())
+        kernel.linear(x.contiguous().numpy(), self._weight, self.bias, out.numpy())
         return out
 
     def weight(self) -> Tensor:
@@ -111,7 +111,7 @@ def smallest_tile(product: Product, inputs: int, dtype: torch.dtype, device: tor
     """
     generator = torch.Generator().manual_seed(20260517)
     x = torch.randn((max(PROBE_ROWS), inputs), generator=generator).to(device=device, dtype=dtype)
-    for tile in _TILES:
+    for tile in PROBE_TILES:
         if rows_agree(product, tile, x):
             return tile
     raise InexactError(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vcbench.config.schema import Exactness
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.model.decoder import Decoder, Layer, Weights
 from vcbench.engine.model.linear import BlockedLinear, Linear, RowMode, TiledLinear
 from vcbench.engine.model.mlp import DenseMLP, FeedForward, SparseMLP

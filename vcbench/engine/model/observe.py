@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from vcbench.engine.kv.cache import EntryCache
-from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.kv.shape import KVShape
 from vcbench.engine.rope import pre_rope
 
 

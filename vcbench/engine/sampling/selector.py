@@ -66,18 +66,6 @@ class Selector:
         missing[outside] = np.maximum(missing, kept.min() - scaled)[outside]
         return np.asarray(missing * self.sampling.temperature)
 
-    def law(self, logits: Row, output: Sequence[int], position: int) -> Scores:
-        """The probability of each token, [V], under `choose` with random noise."""
-        scores = self._processed(logits, output, position)
-        result = np.zeros_like(scores)
-        if self.sampling.temperature == 0:
-            result[np.argmax(scores)] = 1
-            return result
-        scores, ids = self._drawable(scores)
-        weights = np.exp(scores)
-        result[ids] = weights / weights.sum()
-        return result
-
     def _processed(self, logits: Row, output: Sequence[int], position: int) -> Scores:
         """Bias, penalties and the ban on stop ids."""
         sampling, scores = self.sampling, logits.astype(np.float64)

@@ -21,7 +21,8 @@ from vcbench.engine.codes.sketch import SketchedCache, SketchingCoder
 from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.kv.kept import KeptCache, WindowCache
 from vcbench.engine.kv.ragged import RaggedCache
-from vcbench.engine.kv.stores import KVShape, TensorStore
+from vcbench.engine.kv.shape import KVShape
+from vcbench.engine.kv.tensors import TensorStore
 from vcbench.engine.rope import RopeTable
 from vcbench.models.architecture import Rope
 
@@ -33,8 +34,7 @@ def as_on_gpu(patch: pytest.MonkeyPatch) -> None:
     """Caches made from here on are those of a GPU."""
     for module in ("kv.cache", "codes.quantised", "codes.codebook_cache", "kv.ragged"):
         patch.setattr(f"vcbench.engine.{module}.make_store", TensorStore)
-    for module in ("kv.cache", "codes.quantised", "codes.codebook_cache"):
-        patch.setattr(f"vcbench.engine.{module}.on_gpu", lambda device: True)
+    patch.setattr("vcbench.engine.attention.readers.on_gpu", lambda device: True)
 
 
 def shape(kv_heads: int, head_dim: int, dtype: torch.dtype = torch.float32) -> KVShape:

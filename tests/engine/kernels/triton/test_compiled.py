@@ -17,7 +17,7 @@ import torch
 import triton
 
 from tests.engine.kernels.triton.gpu_caches import KINDS
-from vcbench.engine.attention.device import on_gpu
+from vcbench.engine.attention.readers import on_gpu
 
 pytestmark = pytest.mark.triton
 SHARED_OF_H100 = 227 * 1024

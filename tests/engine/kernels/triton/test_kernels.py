@@ -15,6 +15,7 @@ from tests.engine.reference import attention
 from vcbench.engine.attention.forward import BatchAttention
 from vcbench.engine.attention.gpu_codebook import codebook_spans
 from vcbench.engine.attention.gpu_codes import rotated_spans
+from vcbench.engine.attention.readers import attend
 from vcbench.engine.codes.codebook_cache import CodebookCache
 from vcbench.engine.codes.quantised import QuantisedCache
 from vcbench.engine.kernels.triton import codebook as triton_codebook
@@ -85,7 +86,7 @@ def test_they_say_what_the_cpu_kernels_say(monkeypatch: pytest.MonkeyPatch, kind
         pytest.skip("the other cache would be on the GPU, too")
     on_cpu = made(kind, 200)
     write(on_cpu, 1)
-    expected = on_cpu.attend(1, queries(on_cpu.shape, 1))
+    expected = attend(on_cpu, 1, queries(on_cpu.shape, 1))
     as_on_gpu(monkeypatch)
 
     torch.testing.assert_close(attended(made(kind, 200), 1), expected, rtol=0, atol=1e-5)

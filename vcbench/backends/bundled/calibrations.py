@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vcbench import registry
+from vcbench.backends.bundled.identity import identify
 from vcbench.calibration.base import Calibration, CalibrationNeed
 from vcbench.calibration.store import (
     calibration_path,
@@ -37,7 +38,7 @@ def find_calibrations(config: RunConfig, files: ModelFiles) -> dict[str, Calibra
     Raises ConfigError that names each method whose calibration is missing or of no use, with the command to run.
     """
     found, problems = {}, []
-    for name in dict.fromkeys(cell.method for cell in config.cells if cell.method is not None):
+    for name in config.used_methods:
         method = config.methods[name]
         need = needed(method)
         if need is None:
@@ -98,7 +99,6 @@ def fit_model(
     from vcbench.backends.bundled.load import load
     from vcbench.models.instruction import InstructionWriter
     from vcbench.models.tokenizer import Tokenizer
-    from vcbench.runners.plan import identify
 
     cls, chosen = registry.lookup("compressor", compressor), build_options("compressor", compressor, options)
     need: CalibrationNeed = cls.calibration_need(chosen)
