@@ -22,7 +22,10 @@ _I64 = ir.IntType(64)
 
 
 class Separate:
-    """A function of int64 numbers, most of them addresses, that returns nothing; also callable from Python."""
+    """A function of int64 numbers, most of them addresses, that returns nothing and raises nothing.
+
+    Python may call it too.
+    """
 
     def __init__(self, function: Callable[..., None], arguments: int) -> None:
         self.function, self.arguments = function, arguments
