@@ -57,6 +57,7 @@ class KVBytes:
     codes: the compressed codes or kept pairs alone. stored: everything that the draft cache holds, `parts` by category.
     full: the full cache for the same tokens. resident: draft cache, full cache and scratch together, in memory.
     full_copy: what a full cache held beside the draft cache takes, by tier: `memory`, `disk`.
+    reread: bytes read back from a tier since the cache was made; what stayed in its buffers does not count.
     """
 
     codes: int
@@ -65,6 +66,7 @@ class KVBytes:
     resident: int
     parts: dict[str, int] = field(default_factory=dict)
     full_copy: dict[str, int] = field(default_factory=dict)
+    reread: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

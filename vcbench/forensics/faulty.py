@@ -208,6 +208,82 @@ class _ForgetsDrafts(CacheLevel):
         return super().score([_Forgetful(span.progress, span.drafted, span.rows) for span in spans])
 
 
+class _ByDraftIndex(Span):
+    """Numbers the places of a round from its own beginning."""
+
+    def position(self, row: int) -> int:
+        return len(self.drafted) + 1 - self.rows + row
+
+
+class _NoiseByDraftIndex(CacheLevel):
+    """Draws each token with the noise of its place in the block."""
+
+    def score(self, spans: Sequence[Span]) -> dict[str, Scores]:
+        return super().score([_ByDraftIndex(span.progress, span.drafted, span.rows) for span in spans])
+
+
+class _Remembering(Span):
+    """Shows the whole draft to what chooses at each of its places."""
+
+    def output_before(self, row: int) -> list[int]:
+        return [*self.progress.token_ids, *self.drafted]
+
+
+class _SeesRejectedDrafts(CacheLevel):
+    """Chooses every token of a round by all that was drafted there."""
+
+    def score(self, spans: Sequence[Span]) -> dict[str, Scores]:
+        return super().score([_Remembering(span.progress, span.drafted, span.rows) for span in spans])
+
+
+class _ShiftedPositions(Decoder):
+    """Takes every position for the next one."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.__dict__.update(decoder.__dict__)
+
+    def _embed(self, blocks: Sequence[Block]) -> tuple[Tensor, Tensor]:
+        x, positions = super()._embed(blocks)
+        return x, positions + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _OneBefore:
+    """A source whose entries are each that of the token before; `last` holds the final ones of the commit before."""
+
+    cache: EntrySource
+    last: dict[int, tuple[Tensor, Tensor]]
+
+    @property
+    def committed(self) -> int:
+        return self.cache.committed
+
+    @property
+    def queries(self) -> QueryLog | None:
+        return self.cache.queries
+
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        k, v = self.cache.uncommitted(layer, count)
+        if not count:
+            return k, v
+        before = self.last.get(layer, (k[:, :1], v[:, :1]))
+        self.last[layer] = k[:, -1:].clone(), v[:, -1:].clone()
+        return torch.cat([before[0], k[:, :-1]], dim=1), torch.cat([before[1], v[:, :-1]], dim=1)
+
+
+class _KeepsStaleEntries(CacheLevel):
+    """Takes the entries of verified tokens one place late."""
+
+    def admit(self, item: Prefilled) -> None:
+        super().admit(item)
+        self._last: dict[str, dict[int, tuple[Tensor, Tensor]]] = getattr(self, "_last", {})
+        self._last[item.request.id] = {}
+
+    def commit(self, request_id: str, count: int, source: EntrySource | None = None) -> None:
+        late = None if source is None else _OneBefore(source, self._last[request_id])
+        super().commit(request_id, count, late)
+
+
 class _PositionFromKeptLength(Session):
     def make_verifier(self) -> CacheLevel:
         return CacheLevel("full", _KeptPositions(self.decoder, self), self.on_tier)
@@ -237,6 +313,32 @@ class _CompressedCacheInVerify(Session):
 
     def _draft_of(self, item: Prefilled) -> KVCache:
         return (self.drafts(item.request.id) or [self.on_tier(item)])[-1]
+
+
+class _NoiseByDraftIndexSession(Session):
+    def make_verifier(self) -> CacheLevel:
+        return _NoiseByDraftIndex("full", self.decoder, self.on_tier)
+
+
+class _PenaltySeesRejectedDrafts(Session):
+    def make_verifier(self) -> CacheLevel:
+        return _SeesRejectedDrafts("full", self.decoder, self.on_tier)
+
+
+class _DraftPositionsShifted(Session):
+    def make_level(self, level: LevelSetup) -> Drafter:
+        made = super().make_level(level)
+        return (
+            made
+            if not isinstance(made, CacheLevel)
+            else CacheLevel(made.name, _ShiftedPositions(self.decoder), made.make)
+        )
+
+
+class _StaleDraftEntries(Session):
+    def make_level(self, level: LevelSetup) -> Drafter:
+        made = super().make_level(level)
+        return made if not isinstance(made, CacheLevel) else _KeepsStaleEntries(made.name, self.decoder, made.make)
 
 
 class _EosOnlyCheckedAtBlockEnd(Session):
@@ -364,6 +466,10 @@ SESSIONS: dict[str, type[Session]] = {
     "lowest_level_never_drafts": _LowestLevelNeverDrafts,
     "request_released_too_early": _RequestReleasedTooEarly,
     "admitted_with_anothers_entries": _AdmittedWithAnothersEntries,
+    "noise_by_draft_index": _NoiseByDraftIndexSession,
+    "penalty_sees_rejected_drafts": _PenaltySeesRejectedDrafts,
+    "draft_positions_shifted": _DraftPositionsShifted,
+    "stale_draft_entries": _StaleDraftEntries,
     "residual_never_quantised": _ResidualNeverQuantised,
     "cache_silently_replaced": _CacheSilentlyReplaced,
 }

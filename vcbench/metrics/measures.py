@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from vcbench.metrics.acceptance import request_problem
 from vcbench.metrics.batches import Timed, paired_batches, timed_batches
 from vcbench.metrics.bytes import held
 from vcbench.metrics.interval import Better, Estimate, Kind, Sums, ValueOf, pooled, quotient
@@ -53,8 +54,8 @@ class Measure:
 
 
 def answers(run: Run, cell: CellInfo, task: str) -> dict[str, RequestLine]:
-    """The cell's answers that have tokens and ended without error."""
-    return {line.request: line for line in run.requests_of(cell, task) if line.error is None and line.token_ids}
+    """The cell's answers that have tokens, ended without error and do not contradict themselves."""
+    return {line.request: line for line in run.requests_of(cell, task) if not request_problem(line, cell)}
 
 
 def _by_request(

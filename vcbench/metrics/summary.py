@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance, round_problem
+from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance, request_problem
 from vcbench.metrics.batches import paired_batches, timed_batches
 from vcbench.metrics.bytes import Factors, factors
 from vcbench.metrics.distribution import Distribution, distribution
@@ -159,7 +159,7 @@ def _problems(cell: CellInfo, lines: Sequence[RequestLine]) -> list[str]:
     """Requests that failed, and records that contradict themselves."""
     found = []
     for line in lines:
-        what = line.error or (round_problem(line) or level_problem(line) if cell.arm == "vericache" else "")
+        what = request_problem(line, cell) or (level_problem(line) if cell.arm == "vericache" else "")
         if what:
             found.append(f"{cell.label}, task {line.task}, request {line.request}: {what}")
     return found

@@ -15,6 +15,8 @@ TOP_TOKENS = 5
 READABLE = (1, 2, 3)
 """Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines. What schema 3 adds
 is None, or no key of `timing`, in lines of before, which means unknown."""
+CHECKED_SINCE = 3
+"""From this schema on each line ends with a checksum of its own; provenance and manifest vouch for the other files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,7 @@ class _Runner:
             if (task.name, prompt.id) not in self.ledger.tails:
                 line = recording.prompt_line(task.name, prompt, self.bench.tokenizer, admission.prefill_s)
                 self.ledger.append(line)
+                self.display.advance()
             if admission.error is None:
                 ready.append(prompt)
                 continue

@@ -311,6 +311,7 @@ class Session:
             resident=stored + beside.get("memory", 0),
             parts=held,
             full_copy=beside,
+            reread=full.reread_bytes() if self.setup.arm == "vericache" else 0,
         )
 
 
