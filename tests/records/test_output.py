@@ -109,3 +109,22 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / f"report.{os.getpid()}.partial").symlink_to("victim")
     write_output(tmp_path / "report", b"x")
     assert (tmp_path / "victim").read_text() == "safe"
+
+
+def test_a_file_is_on_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content first, then the name, then the directory: a power cut leaves the old file or the new one."""
+    done: list[str] = []
+    real_sync, real_replace = os.fsync, Path.replace
+
+    def sync(descriptor: int) -> None:
+        done.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "content")
+        real_sync(descriptor)
+
+    def replace(self: Path, target: Path) -> Path:
+        done.append("name")
+        return real_replace(self, target)
+
+    monkeypatch.setattr(files.os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", replace)
+    write_output(tmp_path / "report", b"x")
+    assert done == ["content", "name", "directory"]

@@ -337,6 +337,8 @@ def test_a_configuration_that_no_reader_can_hold_is_refused(tmp_path: Path, conf
         {"cells": [CELLS[0] | {"draft_length": "4"}]},
         {"cells": [CELLS[0] | {"full_cache": None}]},
         {"cells": [CELLS[0] | {"task": 5}]},
+        {"cells": [CELLS[0] | {"levels": 5}]},
+        {"cells": [CELLS[0] | {"levels": ["x"]}]},
         {"cells": [CELLS[0] | {"arm": "other"}]},
         {"cells": ["x"]},
     ],

@@ -266,6 +266,9 @@ def _cell(entry: Mapping[str, Any], where: str) -> CellInfo:
     length = entry.get("draft_length")
     if not (length is None or type(length) is int or isinstance(length, Mapping)):
         raise RecordError(f"{where}: `draft_length` must be a number or a mapping; the run is damaged")
+    levels = entry.get("levels", ())
+    if not isinstance(levels, list | tuple) or not all(isinstance(each, Mapping) and "name" in each for each in levels):
+        raise RecordError(f"{where}: `levels` must list mappings with a name each; the run is damaged")
     if entry["arm"] not in ARMS:
         raise RecordError(f"{where}: `arm` must be one of {', '.join(ARMS)}, found {entry['arm']!r}")
     return CellInfo(**{key: entry[key] for key in CellInfo.__slots__ if key in entry})
