@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vcbench.config.schema import DraftWeights
 from vcbench.engine.kernels.cpu import matmul as blocks
-from vcbench.engine.kernels.cpu.narrow_matmul import narrow_linear
+from vcbench.engine.kernels.cpu.narrow_matmul import narrow_linear, products_of
 from vcbench.engine.model.decoder import Decoder, Layer, Weights
 from vcbench.engine.model.linear import BlockedLinear, Linear
 
@@ -32,13 +32,14 @@ class NarrowLinear(Linear):
         padded = torch.nn.functional.pad(weight, (0, 0, 0, -self.outputs % blocks.OUTPUTS))
         codes, self.scale = _rounded(padded, kind)
         self.size = codes.element_size()
+        self._products = products_of(self.size)
         lines = codes.view(-1, blocks.OUTPUTS, inputs).transpose(1, 2).contiguous()
         self._codes = lines.view(torch.uint8).numpy()
 
     def __call__(self, x: Tensor, *, bulk: bool = False) -> Tensor:
         """As of any layer; rows are independent in either way."""
         out = torch.empty((x.shape[0], self.outputs))
-        narrow_linear(x.contiguous().numpy(), self._codes, self.scale.numpy(), self.bias, self.size, out.numpy())
+        narrow_linear(x.contiguous().numpy(), self._codes, self.scale.numpy(), self.bias, self._products, out.numpy())
         return out
 
     def weight(self) -> Tensor:

@@ -15,7 +15,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from vcbench.engine.kernels.cpu.matmul import OUTPUTS
+from vcbench.engine.kernels.cpu.separate import Separate, call_at, separate
 from vcbench.engine.kernels.cpu.simd import LANES, MAX_TILE_ROWS, TileEmitter, address
+from vcbench.engine.kernels.cpu.workers import spread
 
 _DEPTH = 256
 """Inputs of a run: 16 KiB of 8-bit weights."""
@@ -60,9 +62,9 @@ def _tile(
     return types.void(rows, size, *[types.int64] * 7), codegen
 
 
-def _rows_function(size: int) -> Any:
-    @numba.njit(nogil=True)
-    def run(rows: int, a: int, lda: int, b: int, c: int, ldc: int, depth: int, width: int) -> None:
+def _products(size: int) -> Separate:
+    @separate(8)
+    def products(rows: int, a: int, lda: int, b: int, c: int, ldc: int, depth: int, width: int) -> None:
         done = 0
         while done < rows:
             at, to, rest = a + 4 * done * lda, c + 4 * done * ldc, rows - done
@@ -79,17 +81,22 @@ def _rows_function(size: int) -> Any:
                 _tile(1, size, at, lda, b, to, ldc, depth, width)
                 done += 1
 
-    return run
+    return products
 
 
-_rows_of_1, _rows_of_2 = _rows_function(1), _rows_function(2)
+_PRODUCTS = {size: _products(size) for size in (1, 2)}
+
+
+def products_of(size: int) -> int:
+    """Address of the products with weights of so many bytes each, for `narrow_linear`."""
+    return _PRODUCTS[size].address
 
 
 @numba.njit(nogil=True)
-def _block_product(x: Any, weight: Any, scale: Any, bias: Any, block: int, size: int, out: Any) -> None:
-    """The outputs of one block. weight: [K, 64 * size] bytes."""
+def _block_product(x: Any, weight: Any, scale: Any, bias: Any, products: int, out: Any, block: int) -> None:
+    """The outputs of one block."""
     n, outputs = out.shape
-    depth = x.shape[1]
+    depth, line = x.shape[1], weight.shape[2]
     acc = np.empty((min(n, _ROWS), OUTPUTS), np.float32)
     first_output = block * OUTPUTS
     width = min(OUTPUTS, outputs - first_output)
@@ -97,24 +104,19 @@ def _block_product(x: Any, weight: Any, scale: Any, bias: Any, block: int, size:
         rows = min(_ROWS, n - first)
         acc[:rows] = np.float32(0)
         for k in range(0, depth, _DEPTH):
-            at = address(x) + 4 * (first * depth + k)
-            b, run = address(weight) + k * OUTPUTS * size, min(_DEPTH, depth - k)
-            if size == 1:
-                _rows_of_1(rows, at, depth, b, address(acc), OUTPUTS, run, OUTPUTS)
-            else:
-                _rows_of_2(rows, at, depth, b, address(acc), OUTPUTS, run, OUTPUTS)
+            at, b = address(x) + 4 * (first * depth + k), address(weight[block]) + k * line
+            call_at(products, (rows, at, depth, b, address(acc), OUTPUTS, min(_DEPTH, depth - k), OUTPUTS))
         for r in range(rows):
             for j in range(width):
                 number = acc[r, j] * scale[first_output + j]
                 out[first + r, first_output + j] = number + bias[first_output + j] if bias.size else number
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
-def narrow_linear(x: Any, weight: Any, scale: Any, bias: Any, size: int, out: Any) -> None:
+@numba.njit(nogil=True, cache=True)
+def narrow_linear(x: Any, weight: Any, scale: Any, bias: Any, products: int, out: Any) -> None:
     """out = x @ (W * scale)^T + bias.
 
-    x: [n, K], float32. weight: [blocks, K, 64 * size], bytes of int8 (size 1) or bfloat16 (size 2).
-    scale: [blocks * 64]. bias: [blocks * 64] or empty. out: [n, outputs].
+    x: [n, K], float32. weight: [blocks, K, 64 * size], bytes of int8 (size 1) or bfloat16 (size 2); products: see
+    `products_of`. scale: [blocks * 64]. bias: [blocks * 64] or empty. out: [n, outputs].
     """
-    for block in numba.prange(weight.shape[0]):
-        _block_product(x, weight[block], scale, bias, block, size, out)
+    spread(weight.shape[0], _block_product, (x, weight, scale, bias, products, out))
