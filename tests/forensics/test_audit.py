@@ -64,7 +64,7 @@ def test_a_sound_run_falls_short_by_nothing(tiny_runs: TinyRuns, tiny_place: Pat
     result = audit(check_loaded(tiny_runs(None)), str(tiny_model(SEED)), console=QUIET)
     assert result.outcome == "PASS"
     assert result.audit is not None
-    assert (result.audit.tau_steps, result.audit.requests) == (0.0, 32)
+    assert (result.audit.tau_steps, result.audit.requests) == (0.0, result.n)
     assert {verdict.shortfall_steps for verdict in result.verdicts} == {0.0}
 
 

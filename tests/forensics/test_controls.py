@@ -101,7 +101,7 @@ def test_the_replay_command_works(tiny_runs: TinyRuns, tiny_place: Path) -> None
     again = CliRunner().invoke(app, words[1:], catch_exceptions=False)
     assert again.exit_code == 1
     assert "cause: draft-verify logic" in again.stdout
-    assert "NOT bitwise lossless: 0 of 1 request " in again.stdout
+    assert "NOT bitwise lossless: 0 of 2 requests " in again.stdout
 
 
 def test_a_run_without_forks_needs_no_model(tiny_runs: TinyRuns) -> None:

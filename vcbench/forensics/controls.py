@@ -18,6 +18,7 @@ from vcbench.engine.decoding.forcing import force
 from vcbench.engine.decoding.levels import CacheLevel, Drafter, Span
 from vcbench.engine.decoding.progress import Progress
 from vcbench.engine.decoding.session import CellSetup, LevelSetup, Lookup, Session
+from vcbench.engine.sampling.selector import Selector
 from vcbench.engine.types import Generation
 from vcbench.forensics.replay import Decoded, Replay
 from vcbench.lossless.audit import with_logits
@@ -139,8 +140,7 @@ class Ladder:
         output = self.expected.token_ids
         snapshot = self.replay.snapshot(self.task, self.name)
         cache, wrong = snapshot.prefill.cache, None
-        progress = Progress(snapshot.request)
-        if not progress.selector.takes_best:
+        if not Selector(snapshot.request).takes_best:
             return Outcome(None, "the tokens are not chosen by the logits alone")
         # The block that holds the last row of interest is a whole one: its width is what is tried.
         reached = min(self.reach, len(output) - 1)
