@@ -216,6 +216,16 @@ def test_streams_that_are_closed_or_full(words: str, code: int | None) -> None:
     assert done.returncode == code if code is not None else done.returncode in (0, 70)
 
 
+@pytest.mark.parametrize("kib", [100_000, 130_000, 160_000, 300_000])
+def test_too_little_memory_is_70_in_one_line(kib: int) -> None:
+    code = "from vcbench.cli.main import entry; entry()"
+    command = f"ulimit -v {kib}; exec {shlex.quote(sys.executable)} -c {shlex.quote(code)} check tiny"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+    assert done.stderr.startswith("error: out of memory (this process may map")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_reader_that_goes_away_is_70() -> None:
     read, write = os.pipe()
     os.close(read)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
 import traceback
 from dataclasses import dataclass
@@ -28,8 +29,16 @@ REPORT = (
     f"This is a fault of vcbench: please report it in the project's issue tracker, with the command, what `vcbench "
     f"doctor` says, and the traceback that {TRACEBACK}=1 shows"
 )
+LEAST_ADDRESSES = 512 * 2**20
 MEMORY = f"give it more memory, or less to do: a smaller engine.batch_size, a lower limit, shorter prompts; {RESUMES}"
-NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
+NO_MEMORY = (
+    "failed to map segment",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,14 @@ def explain(error: BaseException) -> Failure:
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
     return Failure(f"internal error: {type(error).__name__}: {_line(error)}{_where(error)}. {REPORT}", INTERNAL)
+
+
+def refuse_too_little_memory() -> None:
+    """Raises MemoryError where so little can be mapped that a library would end the process by itself, with code 1."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESSES:
+        allowed, needed = limit // 2**20, LEAST_ADDRESSES // 2**20
+        raise MemoryError(f"this process may map {allowed} MiB (ulimit -v), the libraries alone take {needed}")
 
 
 def keep_standard_streams() -> None:

@@ -63,7 +63,7 @@ def entry() -> None:
 
 def main() -> int:
     """Runs the command in `sys.argv`; a failure is one message on stderr and an exit code that `docs/ci.md` lists."""
-    from vcbench.cli.failures import explain, keep_standard_streams, let_go_of_stdout
+    from vcbench.cli.failures import explain, keep_standard_streams, let_go_of_stdout, refuse_too_little_memory
     from vcbench.engine.environment import prepare
     from vcbench.records.printable import never_fail
 
@@ -72,6 +72,7 @@ def main() -> int:
     never_fail(sys.stdout)
     never_fail(sys.stderr)
     try:
+        refuse_too_little_memory()
         code = _command()
         sys.stdout.flush()
     except CommandLineError as error:
@@ -99,10 +100,15 @@ def _command() -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    from rich.text import Text
-
     from vcbench.records.printable import printable
 
-    with contextlib.suppress(OSError):
-        notes().print(Text.assemble(("error: ", "bold red"), printable(message, newlines=True)))
+    shown = printable(message, newlines=True)
+    try:
+        from rich.text import Text
+
+        notes().print(Text.assemble(("error: ", "bold red"), shown))
+    except (ImportError, MemoryError, OSError):
+        # Too little memory for colours, or nobody left to read.
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"error: {shown}\n")
     return code
