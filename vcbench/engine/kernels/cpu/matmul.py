@@ -11,7 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from vcbench.engine.kernels.cpu.simd import address, fma_rows
+from vcbench.engine.kernels.cpu.separate import linked
+from vcbench.engine.kernels.cpu.simd import address, fma_rows_here
 from vcbench.engine.kernels.cpu.workers import spread
 
 OUTPUTS = 64
@@ -20,14 +21,12 @@ _DEPTH = 64
 _ROWS = 96
 
 
-@numba.njit(nogil=True)
-def block_rows(x: Any, first: int, rows: int, weight: Any, acc: Any) -> None:
-    """acc[:rows] += x[first : first + rows] @ weight. weight: [K, 64]; acc: [rows, 64]."""
-    depth = x.shape[1]
+@linked(5)
+def block_rows(rows: int, x: int, depth: int, weight: int, acc: int) -> None:
+    """acc[:rows] += x[:rows] @ weight. x: [rows, depth]; weight: [depth, 64]; acc: [rows, 64]; all are addresses."""
     for k in range(0, depth, _DEPTH):
-        fma_rows(
-            rows, address(x) + 4 * (first * depth + k), depth, address(weight) + 4 * k * OUTPUTS,
-            address(acc), OUTPUTS, min(_DEPTH, depth - k), OUTPUTS,
+        fma_rows_here(
+            rows, x + 4 * k, depth, weight + 4 * k * OUTPUTS, acc, OUTPUTS, min(_DEPTH, depth - k), OUTPUTS
         )  # fmt: skip
 
 
@@ -43,7 +42,7 @@ def block_product(x: Any, weight: Any, bias: Any, out: Any, block: int) -> None:
         for r in range(rows):
             for j in range(OUTPUTS):
                 acc[r, j] = bias[first_output + j] if bias.size else np.float32(0)
-        block_rows(x, first, rows, weight[block], acc)
+        block_rows(rows, address(x) + 4 * first * x.shape[1], x.shape[1], address(weight[block]), address(acc))
         for r in range(rows):
             for j in range(width):
                 out[first + r, first_output + j] = acc[r, j]

@@ -33,7 +33,8 @@ class Separate:
     @cached_property
     def compiled(self) -> Any:
         """Compiled now, in an earlier process, or before."""
-        return numba.cfunc(types.void(*[types.int64] * self.arguments), cache=True)(self.function)
+        signature = types.void(*[types.int64] * self.arguments)
+        return numba.cfunc(signature, cache=True, forceinline=True)(self.function)
 
     @property
     def address(self) -> int:

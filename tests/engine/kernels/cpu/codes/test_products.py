@@ -54,7 +54,7 @@ def product(form: int, a: Array, codes: Array, levels: Array, group: int, tiles:
     for count in tiles:
         products_of(form, width)(
             count, a.ctypes.data + 4 * first * DEPTH, DEPTH, rows * DEPTH, group, packed.ctypes.data,
-            packed.shape[1], levels.ctypes.data, out.ctypes.data + 4 * first * (width + 16), width + 16, DEPTH, width,
+            packed.shape[1], levels.ctypes.data, out.ctypes.data + 4 * first * (width + 16), width + 16, DEPTH,
         )  # fmt: skip
         first += count
     return out[:, :width]

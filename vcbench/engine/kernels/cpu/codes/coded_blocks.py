@@ -14,7 +14,7 @@ from vcbench.engine.kernels.cpu.codes.folding import fill_line, folded_line, rai
 from vcbench.engine.kernels.cpu.codes.products import bits_of
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK, SCORE_STRIDE
 from vcbench.engine.kernels.cpu.separate import call_at
-from vcbench.engine.kernels.cpu.simd import Float, address, fma_rows
+from vcbench.engine.kernels.cpu.simd import Float, address, fma_rows, fma_short_rows
 
 
 class KeyCoding(NamedTuple):
@@ -79,7 +79,7 @@ def scores_by_channel(
     line = BLOCK * bits_of(coding.form) // 8
     arguments = (
         rows, address(folded), depth, rows * depth, inside, codes + block * depth * line, line,
-        address(coding.levels), scores_at, SCORE_STRIDE, depth, BLOCK,
+        address(coding.levels), scores_at, SCORE_STRIDE, depth,
     )  # fmt: skip
     call_at(coding.products, arguments)
 
@@ -95,7 +95,7 @@ def scores_by_token(
     line = BLOCK * bits_of(coding.form) // 8
     arguments = (
         rows, address(query), depth, 0, BLOCK, codes + block * depth * line, line,
-        address(coding.levels), address(scores), SCORE_STRIDE, depth, BLOCK,
+        address(coding.levels), address(scores), SCORE_STRIDE, depth,
     )  # fmt: skip
     call_at(coding.products, arguments)
     at = 2 * block * BLOCK
@@ -119,7 +119,7 @@ def add_values(coding: Any, weights: Any, rows: int, place: Any, block: int, rea
         for r in range(rows):
             for j in range(ready):
                 folded[r, j] = weights[r, j] * coding.unit
-        call_at(coding.products, (rows, folded_at, BLOCK, 0, group, at, line, levels, acc_at, width, ready, width))
+        call_at(coding.products, (rows, folded_at, BLOCK, 0, group, at, line, levels, acc_at, width, ready))
         return
     stride, first = coding.groups, 2 * block * BLOCK * coding.groups
     for g in range(coding.groups):
@@ -132,9 +132,7 @@ def add_values(coding: Any, weights: Any, rows: int, place: Any, block: int, rea
                 stride, source, steps + first + 2 * g, minima + first + 2 * g, middle_of(coding.form), ready, target
             )
             raise_line(acc_at + 4 * (r * width + g * group), offset, group)
-    call_at(
-        coding.products, (rows, folded_at, BLOCK, rows * BLOCK, group, at, line, levels, acc_at, width, ready, width)
-    )
+    call_at(coding.products, (rows, folded_at, BLOCK, rows * BLOCK, group, at, line, levels, acc_at, width, ready))
 
 
 @numba.njit(nogil=True)
@@ -161,7 +159,7 @@ def add_exact_scores(query: Any, keys: int, ready: int, scratch: Any, scores: An
     for r in range(rows):
         for j in range(BLOCK):
             scratch[r, j] = Float(0)
-    fma_rows(rows, address(query), depth, keys, address(scratch), SCORE_STRIDE, depth, BLOCK)
+    fma_short_rows(rows, address(query), depth, keys, address(scratch), SCORE_STRIDE, depth)
     for r in range(rows):
         for j in range(ready, BLOCK):
             scores[r, j] = scratch[r, j]

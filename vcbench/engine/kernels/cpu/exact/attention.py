@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from vcbench.engine.kernels.cpu.simd import Float, address, exp, fma, fma_rows
+from vcbench.engine.kernels.cpu.simd import Float, address, exp, fma, fma_rows, fma_short_rows
 from vcbench.engine.kernels.cpu.workers import fetch_add, spread
 
 BLOCK = 64
@@ -73,9 +73,9 @@ def block_step(
     stride = 4 * SCORE_STRIDE
     at = address(scores)
     out = address(acc)
-    fma_rows(
+    fma_short_rows(
         rows - first, address(query) + 4 * first * depth, depth, keys, at + first * stride, SCORE_STRIDE,
-        depth, BLOCK,
+        depth
     )  # fmt: skip
     for r in range(first, rows):
         softmax_block(scores, r, min(BLOCK, visible_first + r // group), row_max, row_sum, acc, width)

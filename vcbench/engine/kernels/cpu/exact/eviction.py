@@ -12,7 +12,7 @@ import numpy as np
 
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK, LOWEST
 from vcbench.engine.kernels.cpu.exact.pages import entry_address
-from vcbench.engine.kernels.cpu.simd import Float, address, exp, fma_rows, load, store
+from vcbench.engine.kernels.cpu.simd import Float, address, exp, fma_short_rows, load, store
 from vcbench.engine.kernels.cpu.workers import spread
 
 _MINUS_INFINITY = Float(-np.inf)
@@ -61,9 +61,9 @@ def head_shares(q: Any, table: Any, keys_at: Any, head_bytes: int, entries: int,
     query = q[layer, head * group : (head + 1) * group] * scale
     scores = np.zeros((group, blocks * BLOCK), np.float32)
     for block in range(blocks):
-        fma_rows(
+        fma_short_rows(
             group, address(query), depth, table[block] + keys_at[layer] + head * head_bytes,
-            address(scores) + 4 * block * BLOCK, blocks * BLOCK, depth, BLOCK,
+            address(scores) + 4 * block * BLOCK, blocks * BLOCK, depth
         )  # fmt: skip
     shares = out[layer, head]
     shares[:] = Float(0)

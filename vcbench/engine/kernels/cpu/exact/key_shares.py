@@ -21,7 +21,7 @@ from vcbench.engine.kernels.cpu.exact.attention import (
     lane_total,
     softmax_block,
 )
-from vcbench.engine.kernels.cpu.simd import Float, address, exp, fma_rows
+from vcbench.engine.kernels.cpu.simd import Float, address, exp, fma_rows, fma_short_rows
 from vcbench.engine.kernels.cpu.workers import spread
 
 TILE_ROWS = 96
@@ -44,7 +44,7 @@ def weigh_block(
     for r in range(first, rows):
         for j in range(BLOCK):
             scores[r, j] = Float(0)
-    fma_rows(rows - first, address(query) + 4 * first * depth, depth, keys, at, SCORE_STRIDE, depth, BLOCK)
+    fma_short_rows(rows - first, address(query) + 4 * first * depth, depth, keys, at, SCORE_STRIDE, depth)
     for r in range(first, rows):
         for j in range(lane):
             scores[r, j] = _MINUS_INFINITY
