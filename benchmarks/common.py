@@ -18,7 +18,7 @@ def embedded_model(exactness: str) -> tuple[Any, Any]:
     import torch
 
     from vcbench.config.schema import ModelConfig
-    from vcbench.engine.load import load_decoder
+    from vcbench.engine.model.load import load_decoder
     from vcbench.models.store import resolve_model
     from vcbench.models.weights import WeightReader
 

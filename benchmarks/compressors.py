@@ -78,8 +78,8 @@ class AttentionClock:
 
     def install(self) -> None:
         """Times every call of the decoder's attention from now on."""
-        from vcbench.engine import decoder
-        from vcbench.engine.batch_attention import BatchAttention
+        from vcbench.engine.attention.forward import BatchAttention
+        from vcbench.engine.model import decoder
 
         clock = self
 
@@ -184,7 +184,7 @@ class Bench:
 
     def twins(self, name: str, cache: Any, count: int) -> list[Any]:
         """The cache and further ones with the same content in memory of their own."""
-        from vcbench.engine.kept import KeptCache
+        from vcbench.engine.kv.kept import KeptCache
 
         if type(cache) is KeptCache:
             return [cache, *(KeptCache.gather(self.prefill.cache, cache.positions) for _ in range(count - 1))]
@@ -192,7 +192,7 @@ class Bench:
 
     def steps(self, caches: list[Any]) -> tuple[float, float]:
         """Median seconds of attention and of a whole step, after one step that does not count."""
-        from vcbench.engine.decoder import Block
+        from vcbench.engine.model.decoder import Block
 
         attention, whole, tokens = [], [], [1] * len(caches)
         for _ in range(STEPS[len(caches)] + 1):
@@ -245,7 +245,7 @@ class Bench:
 
 def copy_of(cache: Any) -> Any:
     """A full cache with the same entries in memory of its own."""
-    from vcbench.engine.cache import FullCache
+    from vcbench.engine.kv.cache import FullCache
 
     twin = FullCache(cache.shape)
     twin.store.reserve(cache.tokens)

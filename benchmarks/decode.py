@@ -57,7 +57,7 @@ def generate_step_s(model: Any, ids: list[int]) -> float:
 
 def engine_step(decoder: Any, caches: list[Any], token: int) -> Callable[[], Any]:
     """One greedy step of our engine for each cache."""
-    from vcbench.engine.decoder import Block
+    from vcbench.engine.model.decoder import Block
 
     tokens = [token] * len(caches)
 
@@ -72,7 +72,7 @@ def engine_step(decoder: Any, caches: list[Any], token: int) -> Callable[[], Any
 
 def copies(cache: Any, count: int) -> list[Any]:
     """The cache and further ones with the same entries in memory of their own."""
-    from vcbench.engine.cache import FullCache
+    from vcbench.engine.kv.cache import FullCache
 
     made = [cache]
     while len(made) < count:

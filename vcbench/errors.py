@@ -49,6 +49,10 @@ class TaskError(VcbenchError):
     """A task's data is missing or malformed."""
 
 
+class RowError(TaskError):
+    """One row of a task's data cannot be asked; it is excluded with this reason, and the others are asked."""
+
+
 class CalibrationError(VcbenchError):
     """A calibration is missing, damaged or made for something else."""
 
@@ -61,6 +65,10 @@ class SchemaVersionError(RecordError):
     """Records of a schema version that this vcbench does not read: nothing can be compared with them."""
 
     exit_code = 3
+
+
+class MethodError(VcbenchError):
+    """A compression method gave something that no draft cache can be made of."""
 
 
 class StorageError(VcbenchError):

@@ -59,6 +59,11 @@ def lookup(kind: str, name: str) -> Any:
     return _entries[(kind, RENAMED.get((kind, name), name))]
 
 
+def name_of(kind: str, cls: type[Any]) -> str:
+    """The name that a class is registered under; the class's own where it is not."""
+    return next((name for (of, name), entry in _entries.items() if of == kind and entry is cls), cls.__name__)
+
+
 def suggest(word: str, choices: list[str]) -> str:
     """A phrase that names the nearest choice, or all of them."""
     near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)

@@ -24,8 +24,8 @@ from vcbench.compressors.kivi import KIVI, KIVIOptions
 from vcbench.compressors.kvzip import KVzip, KVzipOptions, repetition
 from vcbench.compressors.snapkv import SnapKV, SnapKVOptions
 from vcbench.compressors.turboquant import TurboQuant, TurboQuantOptions
-from vcbench.engine.decoder import Prefill
 from vcbench.engine.environment import set_threads
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.instruction import InstructionWriter
 from vcbench.models.tokenizer import Tokenizer
 

@@ -29,14 +29,15 @@ from torch import Tensor
 from vcbench.calibration.base import Calibration
 from vcbench.calibration.store import find_calibration
 from vcbench.compressors.kvquant import KVQuant, KVQuantOptions
-from vcbench.engine.cache import KVCache
-from vcbench.engine.decoder import Block, Decoder, Prefill
-from vcbench.engine.frames import Kind
-from vcbench.engine.kernels.attention import BLOCK
-from vcbench.engine.nonuniform import Codebooks, as_stored
-from vcbench.engine.nonuniform_cache import NonuniformCache
-from vcbench.engine.quantised import QuantisedCache
-from vcbench.engine.scheme import Scheme
+from vcbench.engine.codes.codebook import Codebooks, as_stored
+from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.frames import Kind
+from vcbench.engine.codes.quantised import QuantisedCache
+from vcbench.engine.codes.scheme import Scheme
+from vcbench.engine.decoding.forcing import force
+from vcbench.engine.kernels.cpu.exact.attention import BLOCK
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.model.decoder import Decoder, Prefill
 from vcbench.metrics.interval import Estimate, mean
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.tasks.stdlib import ENTRIES, read_document
@@ -126,12 +127,12 @@ def bits_per_element(cache: KVCache) -> float:
 def losses_of(decoder: Decoder, caches: dict[str, KVCache], ids: Sequence[int]) -> dict[str, float]:
     """Mean negative log-likelihood of what follows the prompt, in nats a token, by form."""
     sums = dict.fromkeys(caches, 0.0)
-    for start in range(PROMPT, PROMPT + CONTINUATION, BLOCK):
-        blocks = [Block(cache, ids[start : start + BLOCK]) for cache in caches.values()]
-        following = torch.tensor(ids[start + 1 : start + BLOCK + 1])
-        for (name, cache), logits in zip(caches.items(), decoder.forward(blocks).split(BLOCK), strict=True):
-            sums[name] += float(torch.nn.functional.cross_entropy(logits.double(), following, reduction="sum"))
-            cache.commit(BLOCK)
+    following = torch.tensor(ids[PROMPT + 1 : PROMPT + CONTINUATION + 1])
+    fed = dict.fromkeys(caches, ids[PROMPT : PROMPT + CONTINUATION])
+    for forced in force(decoder, caches, fed, rows=BLOCK, past_horizon=True):
+        right = following[forced.first : forced.first + len(forced.logits)]
+        loss = torch.nn.functional.cross_entropy(forced.logits.double(), right, reduction="sum")
+        sums[forced.key] += float(loss)
     return {name: total / CONTINUATION for name, total in sums.items()}
 
 

@@ -11,8 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from vcbench.calibration.codebooks import Histogram
-from vcbench.calibration.kvquant_fit import q_normed
-from vcbench.engine.lloyd_max import lloyd_max
+from vcbench.compressors.fits.kvquant import q_normed
+from vcbench.engine.codes.lloyd_max import lloyd_max
 
 SPREAD = 8
 """Standard deviations that reach from 0 to 1."""

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.engine import families
-from tests.engine.families import CASES
+from tests.engine.model import families
+from tests.engine.model.families import CASES
 from vcbench.calibration.gradients import Sensitivity, feed_forward, key_value_gradients
-from vcbench.engine.mlp import FeedForward
+from vcbench.engine.model.mlp import FeedForward
 
 NAMES = ("llama-head20-bias-tied", "mistral-mha-yarn", "qwen3-head64-bias-yarn", "qwen3-moe-normalised")
 TOKENS = 30

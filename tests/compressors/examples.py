@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from tests.compressors import tiny
-from tests.engine.attention import attention
+from tests.engine.reference import attention
 from vcbench.calibration.base import Calibration
 from vcbench.calibration.store import make_calibration
 from vcbench.compressors.base import Compressor
-from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.decoder import Decoder, Prefill
+from vcbench.engine.kv.cache import FullCache, KVCache
+from vcbench.engine.model.decoder import Decoder, Prefill
 from vcbench.engine.rope import RopeTable
 from vcbench.registry import lookup, names
 

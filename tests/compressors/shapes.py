@@ -12,7 +12,7 @@ from tests.compressors.examples import ARCHITECTURE, example_options
 from vcbench.calibration.base import Calibration
 from vcbench.calibration.store import make_calibration
 from vcbench.compressors.base import Compressor, prefill_for
-from vcbench.engine.decoder import Decoder, Prefill
+from vcbench.engine.model.decoder import Decoder, Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.registry import lookup, names
 

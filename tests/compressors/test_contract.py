@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tests.compressors import examples, tiny
 from tests.compressors.examples import ARCHITECTURE, append, attended, every_method, make, state
-from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.decoder import Block
-from vcbench.engine.stores import PagedStore
+from vcbench.compressors.base import DroppingCompressor
+from vcbench.engine.kv.cache import FullCache, KVCache
+from vcbench.engine.kv.stores import PagedStore
+from vcbench.engine.model.decoder import Block
 
 Method = tuple[str, Any]
 PROMPT = 150
@@ -265,7 +266,7 @@ DROPPING = {
     for name, method in METHODS.items()
     if kind(method) in ("drop", "none") and getattr(method[1], "positions", "original") == "original"
 }
-"""Keys of re-indexed positions are turned anew; `tests/engine/test_reindexed.py` holds them against the text."""
+"""Keys of re-indexed positions are turned anew; `tests/engine/kv/test_reindexed.py` holds them against the text."""
 
 
 @pytest.mark.parametrize("method", DROPPING.values(), ids=DROPPING)
@@ -305,8 +306,64 @@ def test_estimates_grow_with_the_prompt(method: Method) -> None:
     assert sizes[0] > 0
 
 
+SCORING = {
+    name: method
+    for name, method in METHODS.items()
+    if isinstance(make(method), DroppingCompressor) and kind(method) != "none"
+}
+
+
+@pytest.mark.parametrize("method", SCORING.values(), ids=SCORING)
+@pytest.mark.parametrize("tokens", [23, 64, PROMPT])
+def test_scores_are_one_for_each_layer_head_and_token(method: Method, tokens: int) -> None:
+    """Also where the budget holds the whole prompt, so that `compress` does not look at them."""
+    snapshot, compressor = examples.snapshot(method, tokens), make(method)
+    assert isinstance(compressor, DroppingCompressor)
+    snapshot.cache.rewind(tokens)
+    found = [scores.clone() for scores in compressor.checked_scores(snapshot)]
+
+    assert len(found) == ARCHITECTURE.n_layers
+    for layer, scores in enumerate(found):
+        assert scores.shape == (ARCHITECTURE.n_kv_heads, tokens)
+        assert torch.equal(compressor.scores(snapshot, layer), scores)
+
+
 def test_pages_are_the_store_under_test() -> None:
     """These are the tests of the CPU's float32 caches; TensorStore is tried in the engine's tests."""
     full, _ = compressed(("none", examples.example_options("none")[0]))
 
     assert isinstance(full.store, PagedStore)
+
+
+@methods
+@pytest.mark.parametrize("tokens", [1, 63, PROMPT])
+def test_a_copy_is_the_same_cache_and_another_one(method: Method, tokens: int) -> None:
+    """Bit for bit where both go on; and what becomes of one never shows in the other."""
+    full, cache = compressed(method, tokens)
+    attended(cache)  # a cache that has been read may hold addresses
+    before, held = state(cache), examples.held_bytes(cache)
+    twin = cache.fork()
+
+    assert twin is not None, "the draft caches of vcbench's own methods can be copied"
+    assert type(twin) is type(cache)
+    assert (state(twin), examples.held_bytes(twin), twin.nbytes()) == (before, held, cache.nbytes())
+    for round_ in range(3):
+        append(twin, 40, seed=round_)
+        twin.commit(33)
+    assert state(cache) == before
+    later = state(twin)
+    for round_ in range(3):
+        append(cache, 40, seed=round_)
+        cache.commit(33)
+    assert state(cache) == state(twin) == later
+    assert full.tokens == full.committed == tokens
+
+
+def test_a_cache_that_does_not_say_it_can_be_copied_is_not() -> None:
+    """Addresses that a package of its own keeps in its cache would be those of the other."""
+
+    class Own(KVCache):
+        write = attend = materialize = nbytes = None  # type: ignore[assignment]
+
+    Own.__abstractmethods__ = frozenset()
+    assert Own(examples.snapshot(METHODS["none"], 1).cache.shape).fork() is None

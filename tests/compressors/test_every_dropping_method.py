@@ -13,14 +13,14 @@ from torch import Tensor
 from tests.compressors import tiny
 from tests.compressors.examples import ARCHITECTURE, attended
 from tests.compressors.shapes import METHODS, Method
-from tests.engine.decoding import check_same, decode, request
+from tests.engine.cells import check_same, decode, request
 from vcbench.calibration.base import Calibration
 from vcbench.calibration.store import make_calibration
 from vcbench.compressors.base import Compressor, prefill_for
-from vcbench.engine.cache import KVCache
-from vcbench.engine.cells import Prefilled
-from vcbench.engine.decoder import Decoder, Prefill
-from vcbench.engine.load import load_decoder
+from vcbench.engine.decoding.session import Prefilled
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.model.decoder import Decoder, Prefill
+from vcbench.engine.model.load import load_decoder
 from vcbench.registry import lookup
 
 BUDGET = 40

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.compressors import examples, shapes, tiny
 from tests.compressors.examples import append, state
 from tests.compressors.shapes import METHODS, SHAPES, Method
-from tests.engine.decoding import check_same, decode, request
-from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.cells import Prefilled
-from vcbench.engine.decoder import Prefill
+from tests.engine.cells import check_same, decode, request
+from vcbench.engine.decoding.session import Prefilled
+from vcbench.engine.kv.cache import FullCache, KVCache
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.registry import lookup, names
 

@@ -14,8 +14,8 @@ from vcbench.compressors.expected_attention import (
     expected_attention,
     rotate_by,
 )
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.observe import LayerRows, unrotate
+from vcbench.engine.model.decoder import Prefill
+from vcbench.engine.model.observe import LayerRows, unrotate
 from vcbench.engine.rope import RopeTable
 from vcbench.models.architecture import Rope
 

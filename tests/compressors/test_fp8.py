@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.compressors import tiny
 from vcbench.compressors.fp8 import FP8, FP8Options
-from vcbench.engine.coders import FP8Coder
+from vcbench.engine.codes.coders import FP8Coder
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from tests.compressors import tiny
 from vcbench.compressors.h2o import H2O, AttentionReceived, H2OOptions
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.observe import LayerRows
+from vcbench.engine.model.decoder import Prefill
+from vcbench.engine.model.observe import LayerRows
 
 TOKENS = 70
 

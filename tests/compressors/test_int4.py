@@ -7,7 +7,7 @@ import torch
 
 from tests.compressors import tiny
 from vcbench.compressors.int4 import Int4, Int4Options
-from vcbench.engine.cache import KVCache
+from vcbench.engine.kv.cache import KVCache
 
 
 def compressed(keys: torch.Tensor) -> KVCache:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tests.compressors import examples, tiny
 from vcbench.compressors.kivi import KIVI, KIVIOptions
-from vcbench.engine.cache import FullCache
-from vcbench.engine.quantised import QuantisedCache
-from vcbench.engine.scheme import Scheme
+from vcbench.engine.codes.quantised import QuantisedCache
+from vcbench.engine.codes.scheme import Scheme
+from vcbench.engine.kv.cache import FullCache
 
 SIZE, RESIDUAL, GROUP = 64, 64, 32
 LENGTHS = [1, RESIDUAL - 1, RESIDUAL, RESIDUAL + 1, RESIDUAL + GROUP - 1, RESIDUAL + GROUP, RESIDUAL + GROUP + 1]

@@ -14,11 +14,11 @@ from torch import Tensor
 from tests.compressors import examples, tiny
 from tests.compressors.examples import append, attended, state
 from vcbench.compressors.kvquant import KVQuant, KVQuantOptions
-from vcbench.engine.cache import FullCache
-from vcbench.engine.nonuniform import Codebooks, as_stored, channel_limits, normal_float, side_count, value_ranges
-from vcbench.engine.nonuniform_cache import NonuniformCache
+from vcbench.engine.codes.codebook import Codebooks, as_stored, channel_limits, normal_float, side_count, value_ranges
+from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.kv.cache import FullCache
+from vcbench.engine.kv.stores import KVShape
 from vcbench.engine.rope import RopeTable
-from vcbench.engine.stores import KVShape
 from vcbench.models.architecture import Architecture, Rope
 
 SIZE, HEADS = 64, 2

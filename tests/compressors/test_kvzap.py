@@ -7,7 +7,7 @@ import torch
 
 from tests.compressors import examples, tiny
 from tests.compressors.tiny import best, positions_of
-from vcbench.calibration.kvzap_fit import Hidden, kept_share, mlp, rank_correlation, ridge, surrogate
+from vcbench.compressors.fits.kvzap import Hidden, kept_share, mlp, rank_correlation, ridge, surrogate
 from vcbench.compressors.kvzap import KVzap, KVzapOptions, SurrogateCache
 from vcbench.compressors.kvzip import KVzipOptions, reconstruction_scores
 

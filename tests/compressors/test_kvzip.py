@@ -13,12 +13,12 @@ from torch import Tensor
 
 from tests.compressors import tiny
 from vcbench.compressors.kvzip import PART, WHOLE, KVzip, KVzipOptions, reconstruction_scores, repetition
-from vcbench.engine.cache import EntryCache
-from vcbench.engine.decoder import Block, Decoder, Prefill
-from vcbench.engine.kept import KeptCache
-from vcbench.engine.load import load_decoder
-from vcbench.engine.observe import LayerRows
-from vcbench.engine.stores import TensorStore
+from vcbench.engine.kv.cache import EntryCache
+from vcbench.engine.kv.kept import KeptCache
+from vcbench.engine.kv.stores import TensorStore
+from vcbench.engine.model.decoder import Block, Decoder, Prefill
+from vcbench.engine.model.load import load_decoder
+from vcbench.engine.model.observe import LayerRows
 from vcbench.models.instruction import InstructionWriter
 from vcbench.models.store import ModelFiles
 from vcbench.models.tokenizer import Tokenizer
@@ -133,7 +133,7 @@ def test_torch_scores_as_the_kernel_does(prefill: Prefill, reads: str, monkeypat
     """What runs where there are no pages, tried with plain tensors on CPU."""
     o = options(reads=reads, weighted=True)
     paged = reconstruction_scores(prefill, o)
-    monkeypatch.setattr("vcbench.engine.cache.make_store", TensorStore)
+    monkeypatch.setattr("vcbench.engine.kv.cache.make_store", TensorStore)
     plain = tiny.decoder().prefill(prefill.token_ids, chunk=TOKENS, instruct=instruct)
 
     assert isinstance(plain.cache.store, TensorStore)

@@ -12,13 +12,13 @@ from torch import Tensor
 from tests.compressors import tiny
 from vcbench.compressors.kivi import KIVI, KIVIOptions
 from vcbench.compressors.turboquant import TurboQuant, TurboQuantOptions
-from vcbench.engine.cache import FullCache
-from vcbench.engine.nonuniform import Codebooks
-from vcbench.engine.nonuniform_cache import NonuniformCache
-from vcbench.engine.packing import pack, unpack
-from vcbench.engine.quantised import QuantisedCache
+from vcbench.engine.codes.codebook import Codebooks
+from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.packing import pack, unpack
+from vcbench.engine.codes.quantised import QuantisedCache
+from vcbench.engine.codes.scheme import Scheme
+from vcbench.engine.kv.cache import FullCache
 from vcbench.engine.rope import RopeTable
-from vcbench.engine.scheme import Scheme
 from vcbench.models.architecture import Rope
 
 SIZE, TOKENS, SEEDS = 128, 1024, 8

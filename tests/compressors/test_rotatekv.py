@@ -17,11 +17,11 @@ from vcbench.compressors.rotatekv import (
     group_size,
     heads_together,
 )
-from vcbench.engine.frames import grouped_hadamard
-from vcbench.engine.observe import LayerRows, unrotate
-from vcbench.engine.packing import dequantise, quantise, quantise_clipped
-from vcbench.engine.quantised import QuantisedCache
-from vcbench.engine.rotation import fast_hadamard
+from vcbench.engine.codes.frames import grouped_hadamard
+from vcbench.engine.codes.packing import dequantise, quantise, quantise_clipped
+from vcbench.engine.codes.quantised import QuantisedCache
+from vcbench.engine.codes.rotation import fast_hadamard
+from vcbench.engine.model.observe import LayerRows, unrotate
 
 CHANNELS = examples.ARCHITECTURE.n_kv_heads * examples.ARCHITECTURE.head_dim
 IDENTITY = RotateKVOptions(permutation="identity")

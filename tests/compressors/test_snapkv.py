@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.compressors import examples, tiny
 from vcbench.compressors.base import top_positions
 from vcbench.compressors.snapkv import SnapKV, SnapKVOptions, kept_tokens, window_attention
-from vcbench.engine.decoder import Prefill
+from vcbench.engine.model.decoder import Prefill
 
 TOKENS, WINDOW, HEADS, KV_HEADS, SIZE = 60, 6, 6, 2, 20
 GROUP = HEADS // KV_HEADS

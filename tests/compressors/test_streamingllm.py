@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compressors import examples, tiny
-from tests.engine.attention import attention
+from tests.engine.reference import attention
 from vcbench.compressors.streamingllm import StreamingLLM, StreamingLLMOptions, window_budget
-from vcbench.engine.cache import FullCache
-from vcbench.engine.kept import WindowCache, runs
+from vcbench.engine.kv.cache import FullCache
+from vcbench.engine.kv.kept import WindowCache, runs
 
 HEADS, KV_HEADS, SIZE = 6, 2, 20
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from tests.compressors import tiny
 from vcbench.compressors.turboquant import TurboQuant, TurboQuantOptions
-from vcbench.engine.coders import DirectionCoder, ScaleRule
-from vcbench.engine.frames import Turned
-from vcbench.engine.lloyd_max import lloyd_max
-from vcbench.engine.rotation import hadamard, random_rotation
-from vcbench.engine.sketch import SketchingCoder
+from vcbench.engine.codes.coders import DirectionCoder, ScaleRule
+from vcbench.engine.codes.frames import Turned
+from vcbench.engine.codes.lloyd_max import lloyd_max
+from vcbench.engine.codes.rotation import hadamard, random_rotation
+from vcbench.engine.codes.sketch import SketchingCoder
 
 SIZE = 128
 RULES: list[ScaleRule] = ["plain", "norm", "unbiased"]

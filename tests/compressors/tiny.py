@@ -7,10 +7,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.decoder import Decoder, Prefill
-from vcbench.engine.load import load_decoder
-from vcbench.engine.stores import KVShape
+from vcbench.engine.kv.cache import FullCache, KVCache
+from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.model.decoder import Decoder, Prefill
+from vcbench.engine.model.load import load_decoder
 from vcbench.models.architecture import Architecture, Rope
 
 ARCHITECTURE = Architecture(

@@ -12,6 +12,7 @@ from tests.config.test_load import TINY
 from vcbench.config.load import dump_config
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig
+from vcbench.errors import ConfigError
 
 Load = Callable[..., RunConfig]
 Problems = Callable[..., list[str]]
@@ -44,8 +45,28 @@ def test_every_setting_is_read_and_written(load: Load) -> None:
         min_tokens=16,
         seed=9,
     )
-    assert all(getattr(found, spec.name) != getattr(Sampling(), spec.name) for spec in fields(Sampling))
+    names = {spec.name for spec in fields(Sampling)} - {"model"}
+    assert all(getattr(found, name) != getattr(Sampling(), name) for name in names)
     assert load(dump_config(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("model", Sampling(model=True)), ("{model: true}", Sampling(model=True)),
+     ("{model: true, seed: 4}", Sampling(model=True, seed=4)), ("{model: false, top_k: 3}", Sampling(top_k=3))],
+)  # fmt: skip
+def test_sampling_of_the_model(load: Load, text: str, wanted: Sampling) -> None:
+    config = load(sampling("temperature: 0").replace("{temperature: 0}", text))
+
+    assert config.tasks[0].sampling == wanted
+    assert load(dump_config(config)) == config
+
+
+def test_nothing_may_stand_beside_sampling_of_the_model(load: Load) -> None:
+    with pytest.raises(ConfigError, match="`top_k` stands beside `model: true`, which gives it"):
+        load(sampling("model: true, top_k: 3"))
+    with pytest.raises(ConfigError, match="`sampling`"):
+        load(sampling("temperature: 0").replace("{temperature: 0}", "modle"))
 
 
 def test_one_setting_from_the_command_line(load: Load) -> None:

@@ -7,8 +7,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from vcbench.engine.decoder import Decoder
-from vcbench.engine.load import load_decoder
+from vcbench.engine.model.decoder import Decoder
+from vcbench.engine.model.load import load_decoder
 from vcbench.models.architecture import Architecture, Rope
 from vcbench.models.shapes import expected_shapes
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from vcbench.forensics.gate import run_for_gate, tiny_run
 from vcbench.records.reader import Run, load_run
-from vcbench.runners.gate import run_for_gate, tiny_run
 
 TinyRuns = Callable[[str | None], Run]
 

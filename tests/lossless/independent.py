@@ -17,9 +17,9 @@ import torch
 from rich.console import Console
 
 from vcbench.config.schema import ModelConfig
-from vcbench.engine.decoder import Block, Decoder
 from vcbench.engine.environment import set_threads
-from vcbench.engine.load import load_decoder
+from vcbench.engine.model.decoder import Block, Decoder
+from vcbench.engine.model.load import load_decoder
 from vcbench.metrics.text import first_divergence
 from vcbench.models.store import resolve_model
 from vcbench.models.tokenizer import Tokenizer

@@ -42,15 +42,16 @@ from vcbench.config.schema import (  # noqa: E402
     TaskConfig,
     Tier,
 )
+from vcbench.forensics.gate import run_for_gate, tiny_run  # noqa: E402
 from vcbench.lossless.check import check_run  # noqa: E402
 from vcbench.lossless.faults import FAULTS  # noqa: E402
-from vcbench.lossless.result import CheckResult, Verdict  # noqa: E402
+from vcbench.lossless.outcome import CheckResult  # noqa: E402
+from vcbench.lossless.result import Verdict  # noqa: E402
 from vcbench.metrics.interval import upper_bound  # noqa: E402
 from vcbench.models.store import resolve_model  # noqa: E402
 from vcbench.models.tiny import SPECIAL, tiny_model, words  # noqa: E402
 from vcbench.models.tokenizer import Tokenizer  # noqa: E402
 from vcbench.runners.calibrations import fit_model  # noqa: E402
-from vcbench.runners.gate import run_for_gate, tiny_run  # noqa: E402
 from vcbench.runners.plan import label  # noqa: E402
 from vcbench.runners.run import execute  # noqa: E402
 

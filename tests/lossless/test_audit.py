@@ -12,7 +12,8 @@ from tests.records.samples import OUTPUT
 from vcbench.errors import UsageError
 from vcbench.lossless.answers import Answer, Arm, prompt_sha256
 from vcbench.lossless.audit import Audited, apply_audit
-from vcbench.lossless.result import CellResult, CheckResult, Verdict
+from vcbench.lossless.outcome import CheckResult
+from vcbench.lossless.result import CellResult, Verdict
 from vcbench.lossless.steps import Row, inspect_rows, rounded, step_size, top_of
 from vcbench.lossless.verdicts import judge
 from vcbench.records.reader import CellInfo

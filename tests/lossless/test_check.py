@@ -15,7 +15,8 @@ from tests.records.samples import FULL, LOSSY, NAMES, OUTPUT, VERI, Sample, kv
 from vcbench.errors import RecordError
 from vcbench.lossless.check import check_run, render
 from vcbench.lossless.document import as_dict
-from vcbench.lossless.result import CheckResult, Verdict
+from vcbench.lossless.outcome import CheckResult
+from vcbench.lossless.result import Verdict
 from vcbench.records.codec import plain
 
 

@@ -11,8 +11,9 @@ import yaml
 from typer.main import get_command
 
 from vcbench.cli.main import app
+from vcbench.lossless.outcome import EXIT_CODES
 from vcbench.lossless.outputs import HEADER, OUTPUT
-from vcbench.lossless.result import EXIT_CODES, Verdict
+from vcbench.lossless.result import Verdict
 from vcbench.lossless.thresholds import COUNTS, MEASURES, parse_fail_on
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,11 @@ from rich.console import Console
 from tests.lossless.conftest import TinyRuns
 from vcbench.config.schema import CellConfig
 from vcbench.errors import UsageError
+from vcbench.forensics.gate import fault_obstacle, run_for_gate, tiny_run
 from vcbench.lossless.check import check_loaded
 from vcbench.lossless.faults import FAULTS, find_fault
-from vcbench.lossless.result import CheckResult, Verdict
-from vcbench.runners.gate import fault_obstacle, run_for_gate, tiny_run
+from vcbench.lossless.outcome import CheckResult
+from vcbench.lossless.result import Verdict
 
 EXPECTED = {
     "position_from_kept_length": Verdict.VIOLATION,

@@ -13,8 +13,9 @@ import pytest
 from tests.records.samples import Sample
 from vcbench.errors import UsageError
 from vcbench.lossless.check import check_run
+from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.pairs import check_files
-from vcbench.lossless.result import CheckResult, Verdict
+from vcbench.lossless.result import Verdict
 
 HEADER: dict[str, Any] = {
     "kind": "outputs",
@@ -269,10 +270,10 @@ def test_two_runs_without_a_prompt_in_common(tmp_path: Path) -> None:
 def test_a_run_of_another_schema_version_is_not_comparable(tmp_path: Path) -> None:
     path = Sample().write(tmp_path / "run")
     records = path / "requests.jsonl"
-    records.write_bytes(records.read_bytes().replace(b'"schema":2', b'"schema":7'))
+    records.write_bytes(records.read_bytes().replace(b'"schema":3', b'"schema":7'))
     result = check_run(path)
     assert (result.outcome, result.exit_code) == ("NOT_COMPARABLE", 3)
-    assert "schema version 7, this vcbench reads 1 and 2" in result.differences[0]
+    assert "schema version 7, this vcbench reads 1, 2 and 3" in result.differences[0]
     result = check_files(Sample().write(tmp_path / "other"), path)
     assert result.exit_code == 3
 

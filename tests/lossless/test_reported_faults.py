@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.engine.scripted import (
+from tests.engine.decoding.scripted import (
     ScriptedCompressor,
     ScriptedDecoder,
     accepting,
@@ -19,17 +19,17 @@ from tests.engine.scripted import (
 from tests.lossless.conftest import TinyRuns
 from tests.lossless.test_outputs import HEADER, rows, write
 from tests.records.samples import VERI, Sample, prompt
-from vcbench.engine.cells import CellSetup
-from vcbench.engine.decoder import Decoder
+from vcbench.engine.decoding.session import CellSetup
+from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Generation, Request
 from vcbench.errors import RecordError
+from vcbench.forensics.faulty import Engine
 from vcbench.lossless.answers import Answer, Arm, prompt_sha256
 from vcbench.lossless.check import check_loaded, check_run
 from vcbench.lossless.document import as_dict
 from vcbench.lossless.pairs import check_files
 from vcbench.lossless.result import RequestVerdict, Verdict
 from vcbench.lossless.verdicts import judge
-from vcbench.runners.faulty import Engine
 
 PROMPT = (5, 9, 4)
 OUTPUT = continuation(PROMPT, 40)

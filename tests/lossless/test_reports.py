@@ -20,9 +20,9 @@ from vcbench.lossless.document import as_dict
 from vcbench.lossless.html import html
 from vcbench.lossless.junit import junit_xml
 from vcbench.lossless.markdown import LIMIT, markdown
+from vcbench.lossless.outcome import CheckResult, Finding
 from vcbench.lossless.population import survival
-from vcbench.lossless.result import CheckResult, RequestVerdict, Verdict
-from vcbench.lossless.thresholds import Finding
+from vcbench.lossless.result import RequestVerdict, Verdict
 
 NASTY = "a\x1b[2J<script>alert(1)</script>&\"'`|\ud83d\u202e\x00]]>\ufffe"
 

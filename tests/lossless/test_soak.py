@@ -11,8 +11,8 @@ from rich.console import Console
 
 from tests.lossless.independent import LARGEST_DIFFERENCE, Fork
 from tests.lossless.soak import Tally, group_config, soak, tiny_ground
+from vcbench.forensics.faulty import Engine
 from vcbench.lossless.check import check_run
-from vcbench.runners.faulty import Engine
 from vcbench.runners.run import execute
 
 QUIET = Console(file=io.StringIO())

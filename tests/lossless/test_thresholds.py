@@ -13,8 +13,8 @@ from vcbench.errors import UsageError
 from vcbench.lossless.baseline import compare_with_baseline
 from vcbench.lossless.check import check_loaded
 from vcbench.lossless.measures import MEASURES
-from vcbench.lossless.result import CheckResult
-from vcbench.lossless.thresholds import Finding, evaluate, parse_fail_on, samples_to_decide
+from vcbench.lossless.outcome import CheckResult, Finding
+from vcbench.lossless.thresholds import evaluate, parse_fail_on, samples_to_decide
 from vcbench.metrics.interval import paired_margin
 from vcbench.records.reader import Run, load_run
 from vcbench.records.schema import BatchLine

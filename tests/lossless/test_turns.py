@@ -10,7 +10,8 @@ import pytest
 
 from tests.records.samples import FULL, LOSSY, OUTPUT, TASK, VERI, Sample, answer, prompt
 from vcbench.lossless.check import check_run
-from vcbench.lossless.result import CheckResult, Verdict
+from vcbench.lossless.outcome import CheckResult
+from vcbench.lossless.result import Verdict
 from vcbench.metrics.summary import summarise
 from vcbench.records.reader import load_run
 from vcbench.records.schema import Line, TurnLine

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from vcbench.metrics.divergence import compare_steps, cumulative, kl_per_step, kl_topk, percentiles
+from vcbench.engine.decoding.distributions import compare_steps, kl_per_step
+from vcbench.metrics.divergence import cumulative, kl_topk, percentiles
 
 finite_logits = arrays(np.float32, (3, 7), elements=st.floats(-60, 60, width=32))
 

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from tests.engine.scripted import VOCABULARY, Distort, decode, prefilled
+from tests.engine.decoding.scripted import VOCABULARY, Distort, decode, prefilled
 from vcbench.config.sampling import Sampling
-from vcbench.engine.selection import Selector
+from vcbench.engine.decoding.distributions import kl_per_step
+from vcbench.engine.sampling.selector import Selector
 from vcbench.engine.types import Request
-from vcbench.metrics.divergence import cumulative, kl_per_step
+from vcbench.metrics.divergence import cumulative
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.8, 0.97])

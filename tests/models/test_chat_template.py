@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from vcbench.errors import ModelError, TaskError
-from vcbench.models.chat_template import ChatTemplate, load_template_sources
+from vcbench.models.chat_template import DEFAULT_DATE, ChatTemplate, load_template_sources
+from vcbench.models.template_process import TemplateProcess
 
 USER = [{"role": "user", "content": "hello"}]
 
@@ -37,7 +38,7 @@ def test_blocks_are_trimmed_as_transformers_does() -> None:
     ],
 )
 def test_what_a_template_may_use(source: str, text: str) -> None:
-    assert render(source, special_tokens={"bos_token": "<s>"}) == text
+    assert render(source, variables={"bos_token": "<s>"}) == text
 
 
 def test_date_can_be_given() -> None:
@@ -173,9 +174,113 @@ def test_malformed_sources(tmp_path: Path, value: Any) -> None:
         load_template_sources(tmp_path, {"chat_template": value})
 
 
-@pytest.mark.parametrize("content", ["{", "[]"])
+@pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000])
 def test_damaged_template_file(tmp_path: Path, content: str) -> None:
     (tmp_path / "chat_template.json").write_text(content)
 
-    with pytest.raises(ModelError, match="cannot read the chat template"):
+    with pytest.raises(ModelError, match=r"chat_template.json (is not JSON|holds list)"):
         load_template_sources(tmp_path, {})
+
+
+GROWING = "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}"
+RECURSIVE = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ range(10**9) }}", "Range too big"),
+        (RECURSIVE, "too deeply"),
+        (GROWING, "GiB of memory"),
+        ("{{ 'x'.center(10**11) }}", "GiB of memory|cannot fit"),
+        ("{{ 'x' | indent(10**11) }}", "GiB of memory"),
+        ("{{ '%1000000000000d' % 1 }}", "GiB of memory|too (big|large)"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ 10.0 ** 1000 }}", "out of range"),
+        ("{{ raise_exception('a\nb') }}", "refuses these messages: a b$"),
+    ],
+)
+def test_what_a_hostile_template_does_is_one_line_of_refusal(source: str, message: str) -> None:
+    template = ChatTemplate({"default": "{{ messages[0].content }}{% if false %}" + "{% endif %}"})
+
+    with pytest.raises((TaskError, ModelError), match=message) as caught:
+        render(source)
+
+    assert "\n" not in str(caught.value)
+    assert template.render(USER) == "hello"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 10 ** (10 ** 10) }}",
+        "{% for a in range(99999) %}{{ range(99999) | sum }}{% endfor %}",
+    ],
+)
+def test_a_template_that_does_not_end_is_ended(source: str) -> None:
+    process = TemplateProcess(cpu_s=0.5)
+
+    answer = process.ask(source, DEFAULT_DATE.isoformat(), {"messages": USER})
+
+    assert "it does not end; a template may take 0.5 s" in answer["error"]
+    assert process.ask("{{ 1 }}", DEFAULT_DATE.isoformat(), {})["text"] == "1"
+    process.close()
+
+
+def test_a_template_that_was_ended_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = TemplateProcess(cpu_s=0.5)
+    monkeypatch.setattr("vcbench.models.chat_template.TEMPLATES", process)
+    template = ChatTemplate({"default": "{% for a in range(99999) %}{{ range(99999) | sum }}{% endfor %}"})
+    with pytest.raises(TaskError, match="it does not end"):
+        template.render(USER)
+    monkeypatch.setattr(process, "ask", lambda *_: pytest.fail("tried again"))
+    with pytest.raises(TaskError, match="is not tried again: it does not end"):
+        template.render(USER)
+    process.close()
+
+
+@pytest.mark.parametrize("source", ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{% if 1 %}" * 3000])
+def test_a_template_too_deep_to_compile(source: str) -> None:
+    with pytest.raises(ModelError, match="does not compile"):
+        ChatTemplate({"default": source})
+
+
+def test_what_json_cannot_hold_is_no_message() -> None:
+    with pytest.raises(TaskError, match="holds what JSON cannot"):
+        render("{{ messages }}", [{"role": "user", "content": "x", "extra": {1, 2}}])
+
+
+def test_lone_surrogates_and_line_ends_go_through() -> None:
+    assert (
+        render("{{ messages[0].content }}", [{"role": "user", "content": "\ud83d\n\r\u2028é"}]) == "\ud83d\n\r\u2028é"
+    )
+
+
+THINKING = (
+    "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+)
+
+
+def test_arguments_reach_the_template() -> None:
+    assert render(THINKING) == "hello"
+    assert render(THINKING, variables={"enable_thinking": False}) == "hello<think></think>"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "enable_thinkin",
+            "does not read `enable_thinkin`.*it reads enable_thinking \\(did you mean 'enable_thinking'",
+        ),
+        ("messages", "`messages` is given by vcbench itself"),
+        ("add_generation_prompt", "is given by vcbench itself"),
+    ],
+)
+def test_arguments_that_change_nothing_are_refused(name: str, message: str) -> None:
+    template = ChatTemplate({"default": THINKING})
+    template.check_arguments({"enable_thinking": False})
+
+    with pytest.raises(ModelError, match=message):
+        template.check_arguments({name: 1})

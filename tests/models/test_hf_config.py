@@ -7,7 +7,8 @@ import pytest
 
 from vcbench.errors import ModelError
 from vcbench.models.architecture import Rope
-from vcbench.models.hf_config import parse_architecture, token_ids
+from vcbench.models.config_values import token_ids
+from vcbench.models.hf_config import parse_architecture
 
 
 def test_llama(llama_config: dict[str, Any]) -> None:
@@ -31,7 +32,7 @@ def test_llama(llama_config: dict[str, Any]) -> None:
         "qk_norm": False,
         "tied_embeddings": False,
         "experts": None,
-        "bos_id": 1,
+        "bos_id": None,
         "eos_ids": frozenset({2}),
     }
 
@@ -40,8 +41,8 @@ def test_llama(llama_config: dict[str, Any]) -> None:
     ("family", "attention_bias", "qkv_bias", "output_bias", "qk_norm"),
     [
         ("llama", True, True, True, False),
-        ("mistral", True, False, False, False),
-        ("qwen2", False, True, False, False),
+        ("mistral", False, False, False, False),
+        ("qwen2", True, True, False, False),
         ("qwen3", True, True, True, True),
         ("qwen3", False, False, False, True),
         ("qwen3_moe", True, True, True, True),
@@ -136,7 +137,7 @@ def test_rope_old_and_new_style(
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0; expected an integer of at least 1"),
         ({"vocab_size": "many"}, "vocab_size is 'many'"),
         ({"hidden_size": None}, "config.json lacks hidden_size"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantised \\(quantization_config: awq\\)"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantised \\(quantization_config: 'awq'\\)"),
         ({"eos_token_id": "</s>"}, "eos_token_id holds '</s>'"),
         ({"eos_token_id": [2, -1]}, "eos_token_id holds -1"),
         ({"bos_token_id": [1, 2]}, "bos_token_id lists 2 ids"),
@@ -212,5 +213,5 @@ def test_experts(llama_config: dict[str, Any], keys: dict[str, Any], dense: set[
 def test_stop_ids_may_be_one_several_or_none() -> None:
     assert token_ids({"eos_token_id": 3}, "eos_token_id") == {3}
     assert token_ids({"eos_token_id": [3, 4]}, "eos_token_id") == {3, 4}
-    assert token_ids({"eos_token_id": None}, "eos_token_id", default=2) == set()
-    assert token_ids({}, "eos_token_id", default=2) == {2}
+    assert token_ids({"eos_token_id": None}, "eos_token_id") == set()
+    assert token_ids({}, "eos_token_id") == set()

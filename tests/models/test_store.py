@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ def test_local_directory(model_dir: Path) -> None:
     assert files.revision is None
     assert files.architecture.n_layers == 2
     assert files.stop_ids == {2, 7}
+    assert files.notes == ()
     assert len(files.weights_sha256) == 64
 
 
@@ -109,6 +112,14 @@ def test_hub_cache_is_read_without_network(tmp_path: Path, model_dir: Path, monk
     ("name", "content", "message"),
     [
         ("config.json", "{", "is not JSON"),
+        ("config.json", "[" * 100_000, "config.json is not JSON that can be read"),
+        ("generation_config.json", '{"a":' * 50_000, "generation_config.json is not JSON that can be read"),
+        (
+            "generation_config.json",
+            '{"eos_token_id": 96}',
+            "generation_config.json: eos_token_id holds 96, but the voc",
+        ),
+        ("adapter_config.json", "{}", "holds an adapter"),
         ("config.json", "[]", "holds list, expected an object"),
         ("config.json", '{"model_type": "bert"}', "my-model: model_type 'bert' is not supported"),
         ("config.json", None, "has no config.json"),
@@ -126,6 +137,13 @@ def test_damaged_directory(model_dir: Path, name: str, content: str | None, mess
         resolve(model_dir)
 
 
+@pytest.fixture
+def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files just written are remembered too."""
+    monkeypatch.setattr("vcbench.models.cache.SETTLED_NS", -(10**18))
+
+
+@pytest.mark.usefixtures("_settled")
 def test_hash_is_remembered_and_follows_the_content(
     cache: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,13 +157,70 @@ def test_hash_is_remembered_and_follows_the_content(
     changed[-1] ^= 1
     stat = file.stat()
     file.write_bytes(changed)
-    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
     second = weights_sha256([file])
     assert second != first
     for note in (cache / "weight-hashes").iterdir():
         note.write_text("{")
     assert weights_sha256([file]) == second
+
+
+@pytest.mark.usefixtures("cache", "_settled")
+@pytest.mark.parametrize("how", ["copied over", "moved over", "linked"])
+def test_other_weights_of_equal_size_and_time_have_their_own_hash(model_dir: Path, tmp_path: Path, how: str) -> None:
+    file, other = model_dir / "model.safetensors", tmp_path / "other.safetensors"
+    save_file({"a": np.arange(4, dtype=np.float32) + 1}, other)
+    stat = file.stat()
+    os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert other.stat().st_size == stat.st_size
+    first = resolve(model_dir).weights_sha256
+    if how == "copied over":
+        shutil.copy2(other, file)
+    elif how == "moved over":
+        other.replace(file)
+    else:
+        file.unlink()
+        file.symlink_to(other)
+
+    assert file.stat().st_mtime_ns == stat.st_mtime_ns
+    assert resolve(model_dir).weights_sha256 != first
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_file_that_changes_after_it_was_hashed_is_noticed(model_dir: Path) -> None:
+    files = resolve(model_dir)
+    files.check_unchanged()
+    file = model_dir / "model.safetensors"
+    stat = file.stat()
+    file.write_bytes(file.read_bytes())
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    with pytest.raises(ModelError, match=r"model.safetensors has changed since it was hashed"):
+        files.check_unchanged()
+    file.unlink()
+    with pytest.raises(ModelError, match="has changed since it was hashed"):
+        files.check_unchanged()
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_file_that_changes_while_it_is_hashed_is_noticed(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, digest = model_dir / "model.safetensors", hashlib.file_digest
+
+    def meanwhile(*arguments: Any) -> Any:
+        found = digest(*arguments)
+        file.write_bytes(file.read_bytes())
+        return found
+
+    monkeypatch.setattr("hashlib.file_digest", meanwhile)
+    with pytest.raises(ModelError, match="has changed since it was hashed"):
+        resolve(model_dir)
+
+
+def test_a_file_just_written_is_not_remembered(cache: Path, model_dir: Path) -> None:
+    weights_sha256([model_dir / "model.safetensors"])
+
+    assert not list(cache.glob("weight-hashes/*"))
 
 
 def test_hash_depends_on_content_and_name_not_on_order_or_place(cache: Path, tmp_path: Path) -> None:
@@ -175,3 +250,43 @@ def test_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert cache_dir() == tmp_path
     monkeypatch.delenv("VCBENCH_CACHE_DIR")
     assert cache_dir().name == "vcbench"
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("config", "generation", "stop_ids", "notes"),
+    [
+        ({"eos_token_id": 2}, {"eos_token_id": [5]}, {5}, ["config.json also names 2, which does not stop an answer"]),
+        ({"eos_token_id": 2}, {"eos_token_id": [2, 7]}, {2, 7}, []),
+        (
+            {"eos_token_id": [2, 7]},
+            {"eos_token_id": 7},
+            {7},
+            ["stop ids are 7, of generation_config.json; config.json also names 2"],
+        ),
+        ({"eos_token_id": 2}, {}, {2}, []),
+        ({"eos_token_id": 2}, {"eos_token_id": None}, {2}, []),
+        ({"eos_token_id": 2}, None, {2}, []),
+        ({}, {"eos_token_id": 5}, {5}, []),
+        ({}, {}, set(), ["the model names no stop id"]),
+        ({}, None, set(), ["the model names no stop id"]),
+        ({"eos_token_id": None}, None, set(), ["the model names no stop id"]),
+        ({"eos_token_id": []}, {"eos_token_id": []}, set(), ["the model names no stop id"]),
+    ],
+)
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2"])
+def test_stop_ids(
+    model_dir: Path, llama_config: dict[str, Any], family: str, config: Any, generation: Any, stop_ids: Any, notes: Any
+) -> None:
+    del llama_config["eos_token_id"]
+    made = llama_config | {"model_type": family, "sliding_window": None} | config
+    (model_dir / "config.json").write_text(json.dumps(made))
+    (model_dir / "generation_config.json").unlink()
+    if generation is not None:
+        (model_dir / "generation_config.json").write_text(json.dumps(generation))
+
+    files = resolve(model_dir)
+
+    assert files.stop_ids == stop_ids
+    assert len(files.notes) == len(notes)
+    assert all(part in note for part, note in zip(notes, files.notes, strict=True))

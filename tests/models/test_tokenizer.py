@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.models import tiny
+from vcbench.engine.decoding.stopping import StopRule
+from vcbench.engine.types import Request
 from vcbench.errors import ModelError, RequestError
 from vcbench.models.gguf_convert import build_tokenizer
 from vcbench.models.store import ModelFiles
@@ -43,27 +45,25 @@ def test_digits_one_by_one_and_special_tokens(tokenizer: Tokenizer) -> None:
     assert [tokenizer.token_bytes(token) for token in tokenizer.encode(" the 12")] == [b" the", b" ", b"1", b"2"]
     assert tokenizer.encode("<|im_end|>") == [2]
     assert tokenizer.encode("") == []
-    assert tokenizer.is_special(2)
-    assert not tokenizer.is_special(3)
 
 
 @given(TEXT)
 def test_round_trip(tokenizer: Tokenizer, text: str) -> None:
-    assert tokenizer.decode(tokenizer.encode(text), skip_special=False) == text
+    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@given(st.lists(st.integers(0, len(tiny.TOKENS) - 1), max_size=30), st.booleans())
+@given(st.lists(st.integers(0, len(tiny.TOKENS) - 1), max_size=30))
 def test_decoding_any_ids_is_what_tokenizers_does_and_what_a_stream_gives(
-    tokenizer: Tokenizer, directory: Path, ids: list[int], skip: bool
+    tokenizer: Tokenizer, directory: Path, ids: list[int]
 ) -> None:
     import tokenizers
 
     reference = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
-    stream = TextStream(tokenizer, skip_special=skip)
+    stream = TextStream(tokenizer)
     pieces = [stream.push(token) for token in ids] + [stream.finish()]
 
-    assert "".join(pieces) == tokenizer.decode(ids, skip_special=skip)
-    assert tokenizer.decode(ids, skip_special=skip) == reference.decode(ids, skip_special_tokens=skip)
+    assert "".join(pieces) == tokenizer.decode(ids)
+    assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=False)
 
 
 def test_stream_holds_back_half_a_character(tokenizer: Tokenizer) -> None:
@@ -72,10 +72,28 @@ def test_stream_holds_back_half_a_character(tokenizer: Tokenizer) -> None:
 
     assert [stream.push(token) for token in (first, second, third, fourth)] == ["", "", "", "🎉"]
     assert stream.push(first) == ""
-    assert stream.push(2) == ""
-    assert stream.push(tokenizer.encode("a")[0]) == "�a"
+    assert stream.push(2) == "�<|im_end|>"
+    assert stream.push(tokenizer.encode("a")[0]) == "a"
     assert stream.push(first) == ""
     assert stream.finish() == "�"
+
+
+@pytest.mark.parametrize(
+    ("stop", "ends_at"),
+    [("<|im_end|>", 2), ("<|im", 2), ("b<|im_end|>c", 3), ("|>cd", 4), ("bc", None), ("abcd", None), ("cd", 4)],
+)
+def test_stop_strings_are_looked_for_in_the_text_of_the_records(
+    tokenizer: Tokenizer, stop: str, ends_at: int | None
+) -> None:
+    ids = [*tokenizer.encode("ab"), 2, *tokenizer.encode("cd")]
+    request = Request(id="r", prompt_ids=(1,), max_tokens=9, stop_strings=(stop,))
+    rule = StopRule(request, lambda: TextStream(tokenizer))
+
+    reasons = [rule.push(token) for token in ids]
+
+    assert tokenizer.decode(ids) == "ab<|im_end|>cd"
+    assert [at for at, reason in enumerate(reasons) if reason == "stop"][:1] == ([] if ends_at is None else [ends_at])
+    assert (stop in tokenizer.decode(ids)) == (ends_at is not None)
 
 
 @pytest.mark.parametrize("text", ["a\ud83d", "\udc00", "ok \ud800 then"])
@@ -107,7 +125,7 @@ def test_rows_of_the_embedding_without_a_token_are_empty_text(directory: Path) -
 def test_chat_is_the_rendered_text_with_no_second_bos(tokenizer: Tokenizer) -> None:
     ids = tokenizer.chat(MESSAGES)
 
-    assert tokenizer.decode(ids, skip_special=False) == "<|im_start|>user\nthe é 12<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(ids) == "<|im_start|>user\nthe é 12<|im_end|>\n<|im_start|>assistant\n"
     assert ids.count(1) == 2
     assert tokenizer.template_sha256 is not None
 
@@ -213,18 +231,17 @@ def test_embedded_model_encodes_and_decodes_as_transformers(
     ids = smollm.encode(text)
 
     assert ids == reference.encode(text, add_special_tokens=False)
-    assert smollm.decode(ids, skip_special=False) == reference.decode(ids)
+    assert smollm.decode(ids) == reference.decode(ids)
     # SmolLM2's vocabulary lacks some bytes that only rare characters use (0xF1 and up), and its BPE drops them.
     if set(text.encode()) <= known_bytes:
-        assert smollm.decode(ids, skip_special=False) == text
+        assert smollm.decode(ids) == text
 
 
 @pytest.mark.model
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 49151), max_size=40))
 def test_embedded_model_decodes_any_ids_as_transformers(smollm: Tokenizer, reference: Any, ids: list[int]) -> None:
-    assert smollm.decode(ids) == reference.decode(ids, skip_special_tokens=True)
-    assert smollm.decode(ids, skip_special=False) == reference.decode(ids)
+    assert smollm.decode(ids) == reference.decode(ids)
 
 
 @pytest.mark.model

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from vcbench.errors import ModelError
 from vcbench.models.architecture import Architecture
 from vcbench.models.hf_config import parse_architecture
+from vcbench.models.safetensors_header import weight_files, weight_notes
 from vcbench.models.weights import WeightReader, expected_shapes
 
 NORM = "model.norm.weight"
@@ -76,16 +77,60 @@ def test_absent_shard(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
     shard(tensors, tmp_path)
     (tmp_path / "model-2-of-2.safetensors").unlink()
 
-    with pytest.raises(ModelError, match=r"names 1 absent files \(model-2-of-2.safetensors\); fetch the model again"):
+    with pytest.raises(ModelError, match=r"names 1 absent files \('model-2-of-2.safetensors'\); fetch the model again"):
         WeightReader(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"weight_map": 3}'])
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", '{"weight_map": 3}', '{"weight_map": {}}', '{"weight_map": {"a": 3}}', '{"weight_map":' * 9999],
+)
 def test_broken_index(tmp_path: Path, content: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(content)
 
-    with pytest.raises(ModelError, match="is not a weight index"):
+    with pytest.raises(ModelError, match=r"index.json (is not|holds list)") as caught:
         WeightReader(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["../out.safetensors", "/etc/passwd", "a/../../out.safetensors", "link.safetensors", ""]
+)
+def test_an_index_that_names_what_lies_outside(tmp_path: Path, tensors: dict[str, torch.Tensor], name: str) -> None:
+    model = tmp_path / "model"
+    (model / "a").mkdir(parents=True)
+    save_file(tensors, tmp_path / "out.safetensors")
+    (model / "link.safetensors").symlink_to(tmp_path / "out.safetensors")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {NORM: name}}))
+
+    with pytest.raises(ModelError, match=r"weight_map names '.*', which is no file inside of"):
+        WeightReader(model)
+
+
+def test_the_hub_cache_links_to_its_own_blobs(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    model, blobs = tmp_path / "models--a--b" / "snapshots" / "c", tmp_path / "models--a--b" / "blobs"
+    model.mkdir(parents=True)
+    blobs.mkdir()
+    save_file(tensors, blobs / "0123")
+    (model / "part.safetensors").symlink_to("../../blobs/0123")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {NORM: "part.safetensors"}}))
+
+    assert NORM in WeightReader(model).names()
+
+
+def test_a_single_file_comes_before_an_index_of_others(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    shard(tensors, tmp_path)
+    assert weight_notes(tmp_path) == []
+    save_file({NORM: torch.full((32,), 7.0)}, tmp_path / "model.safetensors")
+
+    assert weight_files(tmp_path) == (tmp_path / "model.safetensors",)
+    assert WeightReader(tmp_path).tensor(NORM).mean() == 7
+    (said,) = weight_notes(tmp_path)
+    assert said.startswith("model.safetensors stands beside model.safetensors.index.json")
+    index = {"weight_map": {NORM: "model.safetensors", "b": "model-1-of-2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert len(weight_files(tmp_path)) == 2
+    assert weight_notes(tmp_path) == []
 
 
 def test_no_weights(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_numpy_values_become_plain() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"schema": 3}, "schema version 3, this vcbench reads 1 and 2"),
+        ({"schema": 4}, "schema version 4, this vcbench reads 1, 2 and 3"),
         ({"schema": None}, "schema version None"),
         ({"schema": True}, "schema version True"),
         ({"kind": "other"}, "unknown kind 'other'"),

@@ -172,8 +172,8 @@ def test_duplicates_name_both_lines(tmp_path: Path) -> None:
 def test_another_schema_version_is_named(tmp_path: Path) -> None:
     path = begin(tmp_path / "run", request("a"))
     records = path / "requests.jsonl"
-    records.write_bytes(records.read_bytes().replace(b'"schema":2', b'"schema":7'))
-    with pytest.raises(RecordError, match=r"line 1: schema version 7, this vcbench reads 1 and 2"):
+    records.write_bytes(records.read_bytes().replace(b'"schema":3', b'"schema":7'))
+    with pytest.raises(RecordError, match=r"line 1: schema version 7, this vcbench reads 1, 2 and 3"):
         load_run(path)
 
 

@@ -21,12 +21,12 @@ from vcbench.config.load import dump_config
 from vcbench.config.schema import CellConfig, MethodConfig, ModelConfig, RunConfig
 from vcbench.engine.environment import set_threads
 from vcbench.errors import CalibrationError, ConfigError, RecordError, UsageError
+from vcbench.forensics.replay import Replay
+from vcbench.forensics.tiny import tiny_config
 from vcbench.records.reader import load_run
 from vcbench.runners.calibrations import calibrate_model
-from vcbench.runners.replay import Replay
 from vcbench.runners.run import execute
 from vcbench.runners.setup import prepare
-from vcbench.runners.tiny import tiny_config
 
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen jugs\n" * 60
 CELLS = (

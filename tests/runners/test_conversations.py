@@ -14,8 +14,8 @@ from tests.runners.test_task_configs import embedded_model, tiny
 from tests.tasks.cfb.examples import sample
 from vcbench.config.load import load_config
 from vcbench.config.schema import ModelConfig, RunConfig
-from vcbench.engine.cells import CellSetup, OnEnd, Prefilled, StreamFactory
-from vcbench.engine.decoder import Decoder
+from vcbench.engine.decoding.session import CellSetup, OnEnd, Prefilled, StreamFactory
+from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import BatchTiming, Generation
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.reader import load_run

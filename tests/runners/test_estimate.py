@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from vcbench import registry
+from vcbench.backends.sources import plugin_sha256
 from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, ModelConfig, RunConfig, TaskConfig
 from vcbench.models.architecture import Architecture
 from vcbench.models.catalog import known_architecture
 from vcbench.models.shapes import parameter_count
 from vcbench.runners.estimate import Machine, PlanEstimate, estimate, measure_machine
-from vcbench.runners.plan import Identity, build_plan, plugin_sha256
+from vcbench.runners.plan import Identity, build_plan
 
 HERE = Identity(device="cpu", dtype="float32", code_sha256="c0de", kernels={})
 MACHINE = Machine(bytes_per_s=10e9, flop_per_s=50e9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,12 +21,16 @@ from typer.testing import CliRunner
 from vcbench.cli.main import app
 from vcbench.config.load import dump_config
 from vcbench.config.options import build_options
+from vcbench.config.sampling import Sampling
 from vcbench.config.schema import CellConfig, EngineConfig, MethodConfig, MetricsConfig, RunConfig, TaskConfig
-from vcbench.engine.decoder import Decoder
-from vcbench.errors import ConfigError, RecordError
+from vcbench.engine.decoding.stopping import check_request
+from vcbench.engine.model.decoder import Decoder
+from vcbench.engine.types import Request
+from vcbench.errors import ConfigError, ModelError, RecordError, RequestError
+from vcbench.forensics.tiny import tiny_config
+from vcbench.lossless.check import check_run
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
-from vcbench.runners.tiny import tiny_config
 
 MAX_TOKENS = 24
 CELLS = (
@@ -207,32 +212,75 @@ def test_a_target_that_changes_is_not_scored_with_the_old_one(config: RunConfig,
     assert [line.target for line in load_run(path).prompts.values()] == ["four"]
 
 
-def test_a_request_that_cannot_be_served_fails_alone(config: RunConfig, tmp_path: Path) -> None:
-    """Prompt over the limit: its reason is recorded in every cell, the others are answered."""
+def test_a_prompt_over_the_context_is_not_asked(config: RunConfig, tmp_path: Path) -> None:
     rows = [
         {"id": "long", "prompt_ids": [5] * 500},
         {"id": "fits", "prompt_ids": [5] * 40},
         {"id": "edge", "prompt_ids": [7] * (512 - MAX_TOKENS)},
+        {"id": "over", "prompt_ids": [7] * (512 - MAX_TOKENS + 1)},
         {"id": "one", "prompt_ids": [9]},
     ]
+    asked = trace(config, tmp_path / "prompts.jsonl", rows)
+    console = heard()
+    path = execute(asked, console=console)
+    run = load_run(path)
+    reason = "500 prompt tokens + max_tokens 24 = 524 exceed the model's context of 512, so it is not asked"
+
+    assert run.complete
+    assert f"task trace: 2 of 5 rows excluded; the first: long: {reason}" in console.export_text()
+    assert {request for _, _, request in run.requests} == {"fits", "edge", "one"}
+    assert [each["id"] for each in run.provenance["excluded"]["trace"]] == ["long", "over"]
+    assert run.provenance["excluded"]["trace"][0]["reason"] == reason
+    assert check_run(path).exit_code != 1, "too few for a verdict, and no violation"
+    (tmp_path / "run.yaml").write_text(dump_config(asked))
+    planned = CliRunner().invoke(app, ["run", str(tmp_path / "run.yaml"), "--dry-run"], catch_exceptions=False)
+    assert planned.exit_code == 0
+    assert "task trace: 2 of 5 rows excluded; the first: long" in " ".join(planned.stderr.split())
+
+
+def test_prompts_that_are_all_over_the_context_are_refused(config: RunConfig, tmp_path: Path) -> None:
+    asked = trace(config, tmp_path / "prompts.jsonl", [{"id": "long", "prompt_ids": [5] * 500}])
+    (tmp_path / "run.yaml").write_text(dump_config(asked))
+
+    for options in ([], ["--dry-run"]):
+        done = CliRunner().invoke(app, ["run", str(tmp_path / "run.yaml"), *options])
+        message = "task 'trace' has no prompts: all 1 are excluded; the first, long: 500 prompt tokens"
+        assert message in f"{done.stderr}{done.exception}"
+        assert done.exit_code != 0
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine cannot serve the request named `bad`."""
+
+    def check(request: Request, **limits: int) -> None:
+        if request.id == "bad":
+            raise RequestError("request bad: made to fail")
+        check_request(request, **limits)
+
+    monkeypatch.setattr("vcbench.runners.run.check_request", check)
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_request_that_cannot_be_served_fails_alone(config: RunConfig, tmp_path: Path) -> None:
+    rows = [{"id": name, "prompt_ids": [5] * length} for name, length in (("bad", 8), ("fits", 40), ("one", 1))]
     console = heard()
     path = execute(trace(config, tmp_path / "prompts.jsonl", rows), console=console)
     run = load_run(path)
 
     assert run.complete
-    assert "FAILED: 1 of 4 requests; the first: request long: 500 prompt tokens" in console.export_text()
+    assert "FAILED: 1 of 3 requests; the first: request bad: made to fail" in console.export_text()
     for (_, _, request), line in run.requests.items():
-        assert (line.finish_reason == "error") == (request == "long")
-    reasons = {line.error for line in run.requests.values() if line.error}
-    assert len(reasons) == 1
-    assert "500 prompt tokens + max_tokens 24 = 524 exceed the context limit of 512" in reasons.pop()
+        assert (line.finish_reason == "error") == (request == "bad")
+    assert {line.error for line in run.requests.values() if line.error} == {"request bad: made to fail"}
     found = answers(path)
     assert all(found[label, request] == found["full", request] for label, request in found if "veri" in label)
 
 
-@pytest.mark.parametrize(("length", "code"), [(500, 1), (40, 0)])
-def test_the_exit_code_says_whether_requests_failed(config: RunConfig, tmp_path: Path, length: int, code: int) -> None:
-    asked = trace(config, tmp_path / "prompts.jsonl", [{"id": "one", "prompt_ids": [5] * length}])
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize(("name", "code"), [("bad", 1), ("good", 0)])
+def test_the_exit_code_says_whether_requests_failed(config: RunConfig, tmp_path: Path, name: str, code: int) -> None:
+    asked = trace(config, tmp_path / "prompts.jsonl", [{"id": name, "prompt_ids": [5] * 40}])
     (tmp_path / "run.yaml").write_text(dump_config(asked))
     done = CliRunner().invoke(app, ["run", str(tmp_path / "run.yaml")], catch_exceptions=False)
 
@@ -302,7 +350,7 @@ def test_compression_that_never_happened_is_visible(config: RunConfig, monkeypat
 
 def copy_of(cache: Any) -> Any:
     """A second full cache with the same entries."""
-    from vcbench.engine.cache import FullCache
+    from vcbench.engine.kv.cache import FullCache
 
     twin = FullCache(cache.shape)
     twin.store.reserve(cache.tokens)
@@ -313,3 +361,91 @@ def copy_of(cache: Any) -> Any:
 
 def label_of(run: Any, cell: str) -> str:
     return next(entry.label for entry in run.cells if entry.id == cell)
+
+
+def with_files(config: RunConfig, directory: Path, **files: dict[str, Any]) -> RunConfig:
+    """The configuration on a copy of its model, with JSON files changed or added; by their stems."""
+    shutil.copytree(config.model.id, directory)
+    for stem, content in files.items():
+        file = directory / f"{stem}.json"
+        known = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps(known | content))
+    return replace(config, model=replace(config.model, id=str(directory)))
+
+
+def test_what_the_model_would_have_done_is_said_recorded_and_taken_over(config: RunConfig, tmp_path: Path) -> None:
+    settings = {"eos_token_id": [0, 1], "repetition_penalty": 1.3}
+    asked = with_files(config, tmp_path / "model", generation_config=settings)
+    console = heard()
+    path = execute(asked, console=console)
+    said = "generation_config.json: not applied, though transformers applies it to greedy decoding too: "
+    assert f"note: {said}repetition_penalty 1.3; `sampling: model` takes over all of it" in console.export_text()
+    model = load_run(path).provenance["model"]
+    assert model["generation_config"] == {"dropped": {"repetition_penalty": 1.3}}
+    assert any(note.startswith(said) for note in model["notes"])
+    plain = {cell.label: cell.id for cell in load_run(path).cells}
+
+    taken = replace(asked, name="taken", tasks=(replace(asked.tasks[0], sampling=Sampling(model=True)),))
+    console = heard()
+    path = execute(taken, console=console)
+    run = load_run(path)
+    assert "not applied" not in console.export_text()
+    assert run.config["tasks"][0]["sampling"]["repetition_penalty"] == 1.3
+    assert all(plain[cell.label] != cell.id for cell in run.cells)
+    written = replace(
+        asked, name="written", tasks=(replace(asked.tasks[0], sampling=Sampling(repetition_penalty=1.3)),)
+    )
+    assert {cell.id for cell in load_run(execute(written, console=quiet())).cells} == {cell.id for cell in run.cells}
+    assert execute(taken, console=quiet()) == path
+    found = answers(path)
+    assert all(found[label, request] == found["full", request] for label, request in found if "veri" in label)
+
+
+def test_what_the_model_cannot_be_given_is_refused_before_anything_is_written(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    asked = with_files(config, tmp_path / "model", generation_config={"no_repeat_ngram_size": 3, "min_length": 5})
+    asked = replace(asked, tasks=(replace(asked.tasks[0], sampling=Sampling(model=True)),))
+    with pytest.raises(ModelError, match="cannot take over min_length 5, no_repeat_ngram_size 3"):
+        execute(asked, console=quiet())
+    assert not Path(asked.output_dir).exists()
+
+
+def test_arguments_of_the_template_change_the_question_and_the_cells(config: RunConfig, tmp_path: Path) -> None:
+    template = "{{ messages[0].content }}{% if short is defined and short %}<stop>{% endif %}"
+    asked = with_files(config, tmp_path / "model", tokenizer_config={"chat_template": template})
+    asked = trace(asked, tmp_path / "p.jsonl", [{"id": "one", "prompt": "<stop><end>"}])
+    asked = replace(asked, tasks=(replace(asked.tasks[0], options=asked.tasks[0].options | {"format": "chat"}),))
+    plain = load_run(execute(asked, console=quiet()))
+    given = replace(asked, name="given", model=replace(asked.model, template={"short": True}))
+    short = load_run(execute(given, console=quiet()))
+
+    assert len(short.prompts["trace", "one"].prompt_ids) == len(plain.prompts["trace", "one"].prompt_ids) + 1
+    assert not {cell.id for cell in short.cells} & {cell.id for cell in plain.cells}
+    assert short.config["model"]["template"] == {"short": True}
+    assert short.provenance["model"]["template"] == {"short": True}
+    wrong = replace(asked, name="wrong", model=replace(asked.model, template={"shrt": True}))
+    with pytest.raises(ModelError, match=r"does not read `shrt`.*did you mean 'short'"):
+        execute(wrong, console=quiet())
+    assert not (Path(asked.output_dir) / "wrong").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut short", "another shape"])
+def test_damaged_weights_leave_what_was_there_as_it_was(config: RunConfig, tmp_path: Path, damage: str) -> None:
+    asked = with_files(config, tmp_path / "model")
+    path = execute(asked, console=quiet())
+    before = {file: file.read_bytes() for file in path.iterdir() if file.is_file()}
+    weights = tmp_path / "model" / "model.safetensors"
+    if damage == "cut short":
+        weights.write_bytes(weights.read_bytes()[:-4])
+    else:
+        file = tmp_path / "model" / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"intermediate_size": 32}))
+    (tmp_path / "run.yaml").write_text(dump_config(asked))
+
+    with pytest.raises(ModelError, match="fetch the model again"):
+        execute(asked, console=quiet())
+    planned = CliRunner().invoke(app, ["run", str(tmp_path / "run.yaml"), "--dry-run"])
+    assert planned.exit_code != 0
+    assert {file: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
+    assert [each.name for each in path.parent.iterdir() if not each.name.startswith(".")] == [path.name]

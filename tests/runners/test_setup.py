@@ -33,7 +33,7 @@ def trace(tmp_path: Path, text: str, form: str = "chat") -> TaskConfig:
 
 
 def prompts(task: TaskConfig, tokenizer: Tokenizer) -> list[Prompt]:
-    return make_prompts(task, make_task(task), tokenizer, seed=0)
+    return make_prompts(task, make_task(task), tokenizer, seed=0, max_context=10_000)
 
 
 def test_a_template_that_writes_bos_gives_one(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from vcbench import registry
 from vcbench.config.options import build_options
 from vcbench.errors import UsageError
 from vcbench.lossless.check import check_loaded
-from vcbench.lossless.thresholds import Finding, evaluate, parse_fail_on
+from vcbench.lossless.outcome import Finding
+from vcbench.lossless.thresholds import evaluate, parse_fail_on
 from vcbench.records.reader import load_run
 from vcbench.scoring.resolved import ResolvedSource
 from vcbench.scoring.texts import common_sources

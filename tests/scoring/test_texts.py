@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from tests.records.samples import FULL, LOSSY, OUTPUT, VERI, Sample, divergence
 from vcbench.records.reader import Run, load_run
 from vcbench.scoring import texts
+from vcbench.scoring.answers import answer
 from vcbench.scoring.curves import curves_of
 from vcbench.scoring.texts import MODULES, AgreementSource, DivergenceSource, OutputSource
 from vcbench.scoring.values import Failure
@@ -57,6 +59,22 @@ def test_outputs_by_hand(tmp_path: Path) -> None:
     assert one["rep_4"] == pytest.approx(1 - 3 / 5)
     assert one["longest_repeat"] == 5.0
     assert found["hit_max_tokens"]["two"] is True
+    assert found["thinking_tokens"]["two"] is None, "records that do not say"
+    assert found["unended_thought"]["one"] is False
+
+
+def test_thoughts_are_a_figure_and_no_answer(tmp_path: Path) -> None:
+    """The prompt's record shows that the template opened a thought."""
+    sample = Sample(cells=[FULL]).change(FULL, "one", text="it is 5 or", thinking_tokens=4)
+    sample.change(FULL, "two", text="it is 5</think>7", thinking_tokens=5).others = []
+    sample.prompts = [replace(line, tail="assistant\n<think>\n") for line in sample.prompts]
+    run = load_run(sample.write(tmp_path / "run"))
+    found = OutputSource().outcomes(run, cell(run, "full"), "stdlib")
+    given = {line.request: answer(run, line) for line in run.requests_of(cell(run, "full"), "stdlib")}
+
+    assert (found["thinking_tokens"]["one"], found["thinking_tokens"]["two"]) == (4.0, 5.0)
+    assert (found["unended_thought"]["one"], found["unended_thought"]["two"]) == (True, False)
+    assert (given["one"].text, given["two"].text) == ("", "7")
 
 
 def test_divergence_of_each_request(run: Run) -> None:

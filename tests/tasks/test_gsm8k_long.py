@@ -223,11 +223,16 @@ def test_examples_of_a_file_of_their_own(tmp_path: Path) -> None:
 def test_malformed_rows_name_line_and_field(tmp_path: Path, row: dict[str, Any], says: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"question": "a", "answer": "#### 1"}) + "\n" + json.dumps(row))
-    for options in ({"path": str(path)}, {"examples": str(path)}):
-        with pytest.raises(TaskError) as caught:
-            load(limit=1, shots=0, **options)
-        assert str(caught.value).startswith(f"{path}, line 2: ")
-        assert says in str(caught.value)
+    for options, name in (({"path": str(path)}, "line-2"), ({"examples": str(path)}, "example-line-2")):
+        task, prompts, _ = load(limit=1, shots=0, **options)
+        assert [(each.id, says in each.reason) for each in task.excluded] == [(name, True)]
+        assert task.excluded[0].reason.startswith(f"{path}, line 2: ")
+        assert len(prompts) == 1
+    only = tmp_path / "only.jsonl"
+    only.write_text(json.dumps(row))
+    with pytest.raises(TaskError, match="all 1 are excluded") as caught:
+        load(path=str(only), shots=0)
+    assert says in str(caught.value)
 
 
 def test_contradictions_and_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -118,11 +118,18 @@ def test_prompts_over_the_limit_are_counted() -> None:
         load(max_context_tokens=3)
 
 
-def test_faults_beyond_the_limit_are_found(tmp_path: Path) -> None:
+def test_a_bad_row_costs_no_other_and_none_beyond_the_limit_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"prompt": "a", "length": 3}\n{"prompt": "b", "length": 0}\n')
-    with pytest.raises(TaskError, match=r"rows\.jsonl, line 2: field `length`"):
-        load(benchmark="longbench-write", path=str(path), limit=1)
+    path.write_text('{"prompt": "a", "length": 3}\n{"prompt": "b", "length": 0}\n{\n{"prompt": "c", "length": 1}')
+    task, prompts = load(benchmark="longbench-write", path=str(path))
+    assert [prompt.id for prompt in prompts] == ["longbench-write-1", "longbench-write-4"]
+    assert [each.id for each in task.excluded] == ["longbench-write-2", "longbench-write-3"]
+    assert task.excluded[0].reason.startswith(f"{path}, line 2: field `length`")
+    task, prompts = load(benchmark="longbench-write", path=str(path), limit=1)
+    assert (len(prompts), task.excluded) == (1, [])
+    path.write_text('{"prompt": "b", "length": 0}\n')
+    with pytest.raises(TaskError, match=r"all 1 are excluded; the first, .*rows\.jsonl, line 1: field `length`"):
+        load(benchmark="longbench-write", path=str(path))
 
 
 def test_an_empty_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from vcbench.errors import TaskError
+from vcbench.errors import RowError, TaskError
 from vcbench.tasks.rows import Row, identified, mapping_rows, read_rows
 
 ROWS = [{"id": "a", "n": 1, "text": "é"}, {"id": "b", "n": None, "text": "y"}]
@@ -49,14 +50,47 @@ def test_three_kinds_of_file_are_told_apart_by_their_content(tmp_path: Path) -> 
 def test_malformed_files(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "rows").write_bytes(content)
     with pytest.raises(TaskError, match=says):
-        list(read_rows(tmp_path / "rows"))
+        [dict(row.values) for row in read_rows(tmp_path / "rows")]
+
+
+def test_a_damaged_row_refuses_however_it_is_looked_at_and_the_next_one_comes(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(b'{"id": 1}\n{"id": \n{"id": 3}\n')
+    first, damaged, third = read_rows(path)
+    looks: list[Callable[[], object]] = [
+        lambda: damaged.value("id"),
+        lambda: damaged.has("id"),
+        lambda: damaged.text("id"),
+        lambda: damaged.identifier("id"),
+        lambda: damaged.values.get("id"),
+        lambda: "id" in damaged.values,
+        lambda: dict(damaged.values),
+        lambda: {**damaged.values},
+        lambda: bool(damaged.values),
+    ]
+    for look in looks:
+        with pytest.raises(RowError, match=r"rows, line 2: not a line of JSON"):
+            look()
+    assert (first.values, third.values) == ({"id": 1}, {"id": 3})
+    assert [name for name, _ in identified(read_rows(path), "id")] == ["1", "line-2", "3"]
+    assert [name for name, _ in identified(read_rows(path), "key")] == ["line-1", "line-2", "line-3"]
+
+
+def test_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"id": i} for i in range(1000)]), path, row_group_size=10)
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 3
+    data[middle : middle + 64] = b"\0" * 64
+    path.write_bytes(data)
+    assert next(read_rows(path)).values == {"id": 0}
 
 
 def test_values_that_json_lacks() -> None:
     (found,) = mapping_rows([{"when": datetime(2026, 1, 2)}], "set")
     assert found.values == {"when": "2026-01-02 00:00:00"}
     with pytest.raises(TaskError, match=r"set, row 2: holds a number that is not finite"):
-        list(mapping_rows([{"x": 1.0}, {"x": float("nan")}], "set"))
+        [dict(row.values) for row in mapping_rows([{"x": 1.0}, {"x": float("nan")}], "set")]
 
 
 def test_repeated_ids_name_both_places(tmp_path: Path) -> None:

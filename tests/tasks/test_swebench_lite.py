@@ -84,6 +84,8 @@ def test_gold_patches_are_perfect(sample: list[Prompt]) -> None:
                 "patch_extracted": True,
                 "patch_format_rate": True,
                 "patch_apply_rate": True,
+                "swebench_format_rate": True,
+                "swebench_apply_rate": True,
                 "file_f1": 1.0,
                 "same_patch_as_full": True,
             }
@@ -92,7 +94,8 @@ def test_gold_patches_are_perfect(sample: list[Prompt]) -> None:
 def test_wrong_answers(sample: list[Prompt]) -> None:
     prompt, other = sample[0], sample[1].target["patch"]
     gold = prompt.target["patch"]
-    nothing = {"patch_extracted": False, "patch_format_rate": False, "patch_apply_rate": False, "file_f1": 0.0}
+    none = ("patch_extracted", "patch_format_rate", "patch_apply_rate", "swebench_format_rate", "swebench_apply_rate")
+    nothing = {**dict.fromkeys(none, False), "file_f1": 0.0}
     for text in ("", PROSE, GARBAGE, "```python\nprint()\n```"):
         assert score(prompt, text, reference=gold) == nothing | {"same_patch_as_full": False}
         assert score(prompt, text, reference=PROSE)["same_patch_as_full"] is None
@@ -100,7 +103,16 @@ def test_wrong_answers(sample: list[Prompt]) -> None:
     truncated = score(prompt, gold[: gold.rindex("+")], reference=gold)
     assert truncated == nothing | {"patch_extracted": True, "same_patch_as_full": False}
     elsewhere = score(prompt, other, reference=other)
-    assert elsewhere == nothing | {"patch_extracted": True, "patch_format_rate": True, "same_patch_as_full": True}
+    formed = dict.fromkeys(("patch_extracted", "patch_format_rate", "swebench_format_rate", "same_patch_as_full"), True)
+    assert elsewhere == nothing | formed
+
+
+def test_a_diff_that_swebenchs_extractor_loses_is_found_and_both_are_said(sample: list[Prompt]) -> None:
+    gold = sample[0].target["patch"]
+    found = score(sample[0], f"The code:\n```python\nx = 1\n```\nThe patch:\n{gold}")
+
+    assert (found["patch_apply_rate"], found["file_f1"]) == (True, 1.0)
+    assert (found["swebench_format_rate"], found["swebench_apply_rate"]) == (False, False)
 
 
 def test_hidden_files_leave_application_open(tmp_path: Path) -> None:
@@ -147,8 +159,15 @@ def test_raw_adds_nothing() -> None:
 def test_a_missing_column_is_named(tmp_path: Path, missing: str) -> None:
     bad = {key: value for key, value in SAMPLE_ROWS[1].items() if key != missing}
     path = write(tmp_path / "rows.jsonl", SAMPLE_ROWS[0], bad)
-    with pytest.raises(TaskError, match=rf"rows.jsonl, line 2: field `{missing}`"):
-        prompts_of(limit=1, path=path)
+    task = SwebenchLiteTask(Options(path=path))
+    assert len(task.prompts(WordTokenizer(), limit=None, seed=0)) == 1
+    assert f"rows.jsonl, line 2: field `{missing}`" in task.excluded[0].reason
+    assert task.excluded[0].id == ("line-2" if missing == "instance_id" else SAMPLE_ROWS[1]["instance_id"])
+    assert len(task.prompts(WordTokenizer(), limit=1, seed=0)) == 1
+    assert task.excluded == [], "a row that is not asked is not read"
+    alone = write(tmp_path / "alone.jsonl", bad)
+    with pytest.raises(TaskError, match=rf"alone.jsonl, line 1: field `{missing}`"):
+        prompts_of(path=alone)
 
 
 def test_bad_rows(tmp_path: Path) -> None:
@@ -163,7 +182,7 @@ def test_bad_rows(tmp_path: Path) -> None:
         with pytest.raises(TaskError, match=f"line 1: {says}"):
             prompts_of(path=write(file, row | change))
     with pytest.raises(TaskError, match=r"line 2: instance_id '.*' is that of line 1 already"):
-        prompts_of(path=write(file, row, row), limit=1)
+        prompts_of(path=write(file, row, row))
     with pytest.raises(TaskError, match=r"`checkouts` .*nowhere is not a directory"):
         prompts_of(path=write(file, row | {"text": None}), checkouts=str(tmp_path / "nowhere"))
 

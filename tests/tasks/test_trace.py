@@ -142,21 +142,34 @@ def calling(arguments: object) -> dict[str, object]:
             "message.content` must be",
         ),
         ({"id": "b", "prompt": "a", "meta": []}, "field `meta` must be an object"),
-        ({"id": "a", "prompt": "other"}, "id 'a' is that of line 1 already"),
     ],
 )
-def test_faults_name_file_line_and_field(path: Path, row: object, says: str) -> None:
+def test_a_faulty_line_is_excluded_with_file_line_and_field(path: Path, row: object, says: str) -> None:
+    """The others are asked; where there is no other, the reason is the run's error."""
+    load(path, GOOD, row)
+    task = TraceTask(Options(path=str(path)))
+    (made,) = task.prompts(WordTokenizer(99), limit=None, seed=0)
+    (excluded,) = task.excluded
+
+    assert made.id == "a"
+    assert excluded.reason.startswith((f"{path}, line 2: ", f"{path}, line 2, `request`: "))
+    assert says in excluded.reason
+    excluded.reason.encode("utf-8")
     with pytest.raises(TaskError) as caught:
-        load(path, GOOD, row)
-    assert str(caught.value).startswith((f"{path}, line 2: ", f"{path}, line 2, `request`: "))
-    assert says in str(caught.value)
-    str(caught.value).encode("utf-8")
+        load(path, {}, row)
+    assert "has no prompts: all 2 are excluded; the first, line-1: " in str(caught.value)
+    assert f"{path}, line 1: exactly one of" in str(caught.value)
 
 
-def test_faults_beyond_the_limit_are_found(path: Path) -> None:
-    assert len(load(path, GOOD, {"id": "b", "prompt": "y"}, limit=1)) == 1
-    with pytest.raises(TaskError, match="line 2"):
-        load(path, GOOD, GOOD, limit=1)
+def test_lines_beyond_the_limit_are_not_read(path: Path) -> None:
+    """A log may be long, and its end damaged."""
+    for beyond in (GOOD, b"{", {"id": "b", "prompt": "y"}):
+        task = TraceTask(Options(path=str(path)))
+        load(path, GOOD, beyond, limit=1)
+        assert len(task.prompts(WordTokenizer(99), limit=1, seed=0)) == 1
+        assert task.excluded == []
+    with pytest.raises(TaskError, match="line 2: id 'a' is that of line 1 already"):
+        load(path, GOOD, GOOD)
 
 
 def test_no_vocabulary_size_known(path: Path) -> None:

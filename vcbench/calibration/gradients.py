@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vcbench.engine.decoder import Decoder, Layer
-from vcbench.engine.linear import Linear
-from vcbench.engine.mlp import DenseMLP, FeedForward, SparseMLP
+from vcbench.engine.model.decoder import Decoder, Layer
+from vcbench.engine.model.linear import Linear
+from vcbench.engine.model.mlp import DenseMLP, FeedForward, SparseMLP
 from vcbench.engine.rope import rotated
 
 _LOGIT_ROWS = 512

@@ -18,7 +18,7 @@ TINY = "tiny"
 """The gate's own small run, in place of a configuration."""
 
 if TYPE_CHECKING:
-    from vcbench.lossless.result import CheckResult
+    from vcbench.lossless.outcome import CheckResult
     from vcbench.lossless.selection import Selection
     from vcbench.lossless.thresholds import Threshold
     from vcbench.records.reader import Run
@@ -131,11 +131,11 @@ class Source:
                 return unreadable(self.paths[0], error)
             result = check_loaded(run, selection)
         if audit is not None:
-            from vcbench.runners.audit import audit as audited
+            from vcbench.forensics.audit import audit as audited
 
             result = audited(result, audit, console=notes())
         if controls and run is not None:
-            from vcbench.runners.controls import FORKS_PER_CELL, run_controls
+            from vcbench.forensics.controls import FORKS_PER_CELL, run_controls
 
             wanted = FORKS_PER_CELL if forks is None else forks
             result = run_controls(result, run, limit=None if selection.requests or not wanted else wanted)
@@ -165,7 +165,7 @@ def _run_config(target: str, overrides: list[str], fault: str | None) -> Path:
         find_fault(fault)
     if target == TINY and overrides:
         raise UsageError(f"--set has no effect on `{TINY}`, which is fixed; give a configuration file")
-    from vcbench.runners.gate import run_for_gate, tiny_run
+    from vcbench.forensics.gate import run_for_gate, tiny_run
 
     if target == TINY:
         return run_for_gate(tiny_run(fault), fault=fault, console=notes())

@@ -22,11 +22,11 @@ def demo(
     """
     from dataclasses import replace
 
+    from vcbench.forensics.controls import run_controls
+    from vcbench.forensics.gate import demo_run, run_for_gate
     from vcbench.lossless.check import check_loaded, render
     from vcbench.lossless.faults import find_fault
     from vcbench.records.reader import load_run
-    from vcbench.runners.controls import run_controls
-    from vcbench.runners.gate import demo_run, run_for_gate
 
     wanted, console = find_fault(fault), notes()
     console.print("A sound engine: draft on the compressed cache, verify on the full one.", markup=False)

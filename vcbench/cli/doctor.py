@@ -100,7 +100,7 @@ def _exactness() -> str:
     import torch
 
     from vcbench.engine.environment import set_threads
-    from vcbench.engine.linear import PROBE_ROWS, BlockedLinear, rows_agree
+    from vcbench.engine.model.linear import PROBE_ROWS, BlockedLinear, rows_agree
 
     threads = set_threads(0)
     generator = torch.Generator().manual_seed(0)
@@ -112,10 +112,15 @@ def _exactness() -> str:
 
 
 def _embedded_model() -> str:
-    from vcbench.models.store import find_installed
+    """Whether it is there, every byte as it was fetched. Cost: reads half a gigabyte. Raises ModelError on damage."""
+    from vcbench.models.store import find_installed, verify_installed
 
     path = find_installed(EMBEDDED_MODEL)
-    return f"{EMBEDDED_MODEL} is installed" if path else f"not yet: vcbench model fetch {EMBEDDED_MODEL}"
+    if path is None:
+        return f"not yet: vcbench model fetch {EMBEDDED_MODEL}"
+    if not verify_installed(path, read_all=True):
+        return f"{EMBEDDED_MODEL} is installed, unverified: vcbench model fetch {EMBEDDED_MODEL} --force keeps hashes"
+    return f"{EMBEDDED_MODEL} is installed, every file as it was fetched"
 
 
 def _cache() -> Path:

@@ -14,6 +14,7 @@ from vcbench.models.catalog import known_architecture
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.runners.calibrations import find_calibrations
 from vcbench.runners.estimate import ASSUMED_ACCEPTANCE, ASSUMED_PROMPT_TOKENS, PlanEstimate, estimate, measure_machine
+from vcbench.runners.notes import model_notes, resolved_sampling
 from vcbench.runners.plan import UNKNOWN, Identity, Plan, build_plan, identify, with_model
 
 if TYPE_CHECKING:
@@ -35,30 +36,39 @@ def show_plan(config: RunConfig, *, as_json: bool) -> None:
         assert missing is not None
         raise missing
     if files is not None:
+        from vcbench.runners.setup import check_weights
+
+        check_weights(files)
+        config = resolved_sampling(config, files)
         identity = with_model(identity, files)
     calibrations = find_calibrations(config, files) if files is not None else {}
     plan = build_plan(config, architecture=architecture, identity=identity, calibrations=calibrations)
-    tokens = _prompt_tokens(config, files)
+    tokens, said = _prompt_tokens(config, files)
     machine = None if UNKNOWN in identity.kernels.values() else measure_machine(identity.device)
     figures = estimate(plan, tokens, dtype=identity.dtype, machine=machine)
     if as_json:
-        write_json(_document(plan, identity, figures))
+        write_json(_document(plan, identity, figures) | {"notes": said})
         return
     results().print(_table(plan, figures))
+    for note in said:
+        notes().print(f"note: {note}", markup=False)
     _remarks(config, identity, figures, missing)
 
 
-def _prompt_tokens(config: RunConfig, files: ModelFiles | None) -> Mapping[str, Sequence[int]]:
-    """Lengths of every task's prompts; assumed where there is no tokenizer yet."""
+def _prompt_tokens(config: RunConfig, files: ModelFiles | None) -> tuple[Mapping[str, Sequence[int]], list[str]]:
+    """Lengths of every task's prompts, assumed where there is no tokenizer yet, and what the run itself would say."""
     if files is None:
-        return {task.name: [ASSUMED_PROMPT_TOKENS] * (task.limit or 1) for task in config.tasks}
+        return {task.name: [ASSUMED_PROMPT_TOKENS] * (task.limit or 1) for task in config.tasks}, []
     from vcbench.models.tokenizer import Tokenizer
+    from vcbench.runners.setup import exclusions, make_prompts
 
-    tokenizer = Tokenizer.from_files(files)
-    return {
-        task.name: [len(prompt.ids) for prompt in _task(task).prompts(tokenizer, limit=task.limit, seed=config.seed)]
-        for task in config.tasks
-    }
+    tokenizer, tokens, said = Tokenizer.from_files(files), {}, []
+    for task in config.tasks:
+        source = _task(task)
+        prompts = make_prompts(task, source, tokenizer, config.seed, files.architecture.max_context)
+        tokens[task.name] = [len(prompt.ids) for prompt in prompts]
+        said += exclusions(task.name, source, len(prompts))
+    return tokens, [*model_notes(config, files, tokenizer), *said]
 
 
 def _task(task: TaskConfig) -> Task:

@@ -65,6 +65,7 @@ def list_models(as_json: AsJson = False) -> None:
 @app.command()
 def show(model: ModelId, revision: Revision = None, as_json: AsJson = False) -> None:
     """Describe a model that is here, or the shape of a known one."""
+    from vcbench.config.sampling import Sampling
     from vcbench.config.schema import ModelConfig
     from vcbench.errors import ModelError
     from vcbench.models.catalog import known_architecture
@@ -75,6 +76,7 @@ def show(model: ModelId, revision: Revision = None, as_json: AsJson = False) -> 
         files = resolve_model(ModelConfig(id=model, revision=revision))
         facts |= {"path": str(files.path), "revision": files.revision, "weights_sha256": files.weights_sha256}
         facts |= {"stop_ids": sorted(files.stop_ids)} | _shape(files.architecture)
+        facts |= {"notes": [*files.notes, *files.generation.notes(Sampling())]}
     except ModelError as error:
         architecture = known_architecture(model)
         # A failure to read a model that is here is no matter of fetching it.

@@ -62,8 +62,8 @@ def architecture_of(model_id: str) -> Architecture | None:
     """The model's shape as far as it is known before the model is looked for: by name, or from a local directory."""
     from vcbench.errors import ModelError
     from vcbench.models.catalog import known_architecture
+    from vcbench.models.files import read_json
     from vcbench.models.hf_config import parse_architecture
-    from vcbench.models.store import read_json
 
     config = Path(model_id).expanduser() / "config.json"
     if not config.is_file():

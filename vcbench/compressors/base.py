@@ -12,11 +12,13 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from vcbench import registry
 from vcbench.calibration.base import Calibration, CalibrationNeed, Fit
-from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.decoder import Decoder, Instruct, Prefill
-from vcbench.engine.kept import KeptCache
-from vcbench.engine.observe import Statistic
+from vcbench.compressors.checks import checked_layers, checking
+from vcbench.engine.kv.cache import FullCache, KVCache
+from vcbench.engine.kv.kept import KeptCache
+from vcbench.engine.model.decoder import Decoder, Instruct, Prefill
+from vcbench.engine.model.observe import Statistic
 from vcbench.models.architecture import Architecture
 from vcbench.models.progress import Progress, silent
 
@@ -59,6 +61,12 @@ class Compressor(ABC, Generic[OptionsT]):
     summary: ClassVar[str]
     kind: ClassVar[Literal["none", "drop", "quantise", "noise"]]
     cache_class: type[KVCache]
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """What any `compress` gives is looked at, so that no method can forget it."""
+        super().__init_subclass__(**given)
+        if "compress" in vars(cls):
+            cls.compress = checking(vars(cls)["compress"])  # type: ignore[method-assign]
 
     def __init__(self, options: OptionsT, calibration: Calibration | None = None) -> None:
         """A calibration is given to methods whose `calibration_need` asks for one, and then always."""
@@ -110,7 +118,10 @@ class Compressor(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
-        """A new draft cache for the prompt; the full cache is left as it is."""
+        """A new draft cache for the prompt; the full cache is left as it is.
+
+        Raises MethodError, from outside of the method, where it is none of the prompt.
+        """
 
     @classmethod
     @abstractmethod
@@ -130,7 +141,7 @@ class DroppingCompressor(Compressor[OptionsT]):
 
     @abstractmethod
     def scores(self, prefill: Prefill, layer: int) -> Tensor:
-        """Importance of each prompt token, [Hk, T] float32; infinity for one that must stay."""
+        """Importance of each prompt token, [Hk, T] float32; infinity for one that must stay, never NaN."""
 
     def compress(self, prefill: Prefill, *, seed: int) -> KVCache:
         tokens, shape = prefill.cache.tokens, prefill.cache.shape
@@ -138,7 +149,7 @@ class DroppingCompressor(Compressor[OptionsT]):
         if budget >= tokens:
             everything = torch.arange(tokens, device=shape.device)
             return self.gather(prefill.cache, everything.expand(shape.n_layers, shape.n_kv_heads, -1))
-        kept = [top_positions(scores, budget) for scores in self.layer_scores(prefill)]
+        kept = [top_positions(scores, budget) for scores in self.checked_scores(prefill, budget)]
         return self.gather(prefill.cache, torch.stack(kept))
 
     def gather(self, full: FullCache, positions: Tensor) -> KVCache:
@@ -149,6 +160,11 @@ class DroppingCompressor(Compressor[OptionsT]):
         """`scores` of each layer in turn; for a method that scores all layers at once."""
         for layer in range(prefill.cache.shape.n_layers):
             yield self.scores(prefill, layer)
+
+    def checked_scores(self, prefill: Prefill, budget: int | None = None) -> Iterator[Tensor]:
+        """`layer_scores`, looked at. Raises MethodError with method, layer and shape where they are none."""
+        name, full = registry.name_of("compressor", type(self)), prefill.cache
+        return checked_layers(self.layer_scores(prefill), full.shape, full.tokens, method=name, budget=budget)
 
 
 class BudgetCompressor(DroppingCompressor[BudgetOptionsT]):

@@ -8,12 +8,14 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
+from vcbench import registry
 from vcbench.calibration.base import Calibration
 from vcbench.compressors.base import BudgetCompressor, BudgetOptions, top_positions
-from vcbench.engine.cache import KVCache
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.evicting import EvictingCache, EvictionRule
-from vcbench.engine.kept import KeptCache
+from vcbench.compressors.checks import checked_layers
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.evicting import EvictingCache, EvictionRule
+from vcbench.engine.kv.kept import KeptCache
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 
 _SCORE_BYTES = 4
@@ -60,8 +62,10 @@ class EvictingCompressor(BudgetCompressor[EvictingOptionsT]):
         if self.options.eviction == "prompt":
             return super().compress(prefill, seed=seed)
         full = prefill.cache
-        kept = [top_positions(scores, self.budget(full.tokens)) for scores in self.layer_scores(prefill)]
-        attention = [self.attention(prefill, layer) for layer in range(full.shape.n_layers)]
+        budget, name = self.budget(full.tokens), registry.name_of("compressor", type(self))
+        kept = [top_positions(scores, budget) for scores in self.checked_scores(prefill, budget)]
+        gathered = (self.attention(prefill, layer) for layer in range(full.shape.n_layers))
+        attention = list(checked_layers(gathered, full.shape, full.tokens, method=name))
         return EvictingCache.of_prompt(full, self.rule(full.tokens), kept, attention)
 
     @classmethod

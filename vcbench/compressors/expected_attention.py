@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from vcbench.compressors.base import BudgetCompressor, BudgetOptions
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.observe import Accumulator, LayerRows, Statistic, unrotate
-from vcbench.engine.stores import KVShape
+from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.model.decoder import Prefill
+from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic, unrotate
 from vcbench.registry import register
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vcbench.compressors.base import Compressor, CompressorOptions
-from vcbench.engine.cache import KVCache
-from vcbench.engine.coders import FP8Coder
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.quantised import QuantisedCache
-from vcbench.engine.scheme import Scheme
+from vcbench.engine.codes.coders import FP8Coder
+from vcbench.engine.codes.quantised import QuantisedCache
+from vcbench.engine.codes.scheme import Scheme
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 

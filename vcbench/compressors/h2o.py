@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from vcbench.compressors.evicting import EvictingCompressor, EvictingOptions
-from vcbench.engine.columns import Columns, attention_by_column
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.evicting import EvictionRule
-from vcbench.engine.observe import Accumulator, LayerRows, Statistic
-from vcbench.engine.stores import KVShape
+from vcbench.engine.attention.key_shares import Columns, attention_by_column
+from vcbench.engine.kv.evicting import EvictionRule
+from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.model.decoder import Prefill
+from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic
 from vcbench.registry import register
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vcbench.compressors.base import BudgetCompressor, BudgetOptions
-from vcbench.engine.decoder import Prefill
+from vcbench.engine.model.decoder import Prefill
 from vcbench.registry import register
 
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from vcbench.calibration.base import FILE_DOC, Calibration, CalibrationNeed, Fit
 from vcbench.compressors.base import Compressor, CompressorOptions
-from vcbench.engine.cache import KVCache
-from vcbench.engine.decoder import Decoder, Instruct, Prefill
-from vcbench.engine.frames import Kind
-from vcbench.engine.kernels.attention import BLOCK
-from vcbench.engine.nonuniform import Codebooks, as_stored, normal_float, side_count
-from vcbench.engine.nonuniform_cache import NonuniformCache
+from vcbench.engine.codes.codebook import Codebooks, as_stored, normal_float, side_count
+from vcbench.engine.codes.codebook_cache import NonuniformCache
+from vcbench.engine.codes.frames import Kind
+from vcbench.engine.kernels.cpu.exact.attention import BLOCK
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.model.decoder import Decoder, Instruct, Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.models.progress import Progress, silent
 from vcbench.registry import register
@@ -106,7 +106,7 @@ class KVQuant(Compressor[KVQuantOptions]):
         instruct: Instruct | None = None,
         progress: Progress = silent,
     ) -> Fit:
-        from vcbench.calibration.kvquant_fit import fit
+        from vcbench.compressors.fits.kvquant import fit
 
         return fit(decoder, samples, options.outliers or DEFAULT_OUTLIERS, progress)
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from vcbench.calibration.base import FILE_DOC, CalibrationNeed, Fit
-from vcbench.calibration.kvzap_fit import HIDDEN_UNITS
 from vcbench.compressors.base import BudgetCompressor, BudgetOptions
-from vcbench.engine.cache import FullCache, KVCache
-from vcbench.engine.decoder import Decoder, Instruct, Prefill
-from vcbench.engine.kept import KeptCache
-from vcbench.engine.linear import BlockedLinear, Linear, RowMode, TiledLinear
-from vcbench.engine.observe import Accumulator, LayerRows, Statistic
-from vcbench.engine.stores import KVShape
+from vcbench.compressors.fits.kvzap import HIDDEN_UNITS
+from vcbench.engine.kv.cache import FullCache, KVCache
+from vcbench.engine.kv.kept import KeptCache
+from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.model.decoder import Decoder, Instruct, Prefill
+from vcbench.engine.model.linear import BlockedLinear, Linear, RowMode, TiledLinear
+from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic
 from vcbench.models.architecture import Architecture
 from vcbench.models.progress import Progress, silent
 from vcbench.registry import register
@@ -90,7 +90,7 @@ class KVzap(BudgetCompressor[KVzapOptions]):
         instruct: Instruct | None = None,
         progress: Progress = silent,
     ) -> Fit:
-        from vcbench.calibration.kvzap_fit import fit
+        from vcbench.compressors.fits.kvzap import fit
         from vcbench.compressors.kvzip import KVzipOptions
 
         target = KVzipOptions(sinks=options.sinks, weighted=options.targets == "kvzip+")

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from vcbench.compressors.base import CompressorOptions, DroppingCompressor, check_factor, top_positions
-from vcbench.engine.cache import EntryCache, KVCache
-from vcbench.engine.columns import Columns, Range, attention_by_column
-from vcbench.engine.decoder import Decoder, Prefill
-from vcbench.engine.kept import KeptCache
-from vcbench.engine.observe import LayerRows
-from vcbench.engine.ragged import RaggedCache
+from vcbench.engine.attention.key_shares import Columns, Range, attention_by_column
+from vcbench.engine.kv.cache import EntryCache, KVCache
+from vcbench.engine.kv.kept import KeptCache
+from vcbench.engine.kv.ragged import RaggedCache
+from vcbench.engine.model.decoder import Decoder, Prefill
+from vcbench.engine.model.observe import LayerRows
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 
@@ -101,7 +101,7 @@ class KVzip(DroppingCompressor[KVzipOptions]):
         count = kept_entries(self.options, (shape.n_layers, shape.n_kv_heads, tokens))
         kept = torch.ones((shape.n_layers, shape.n_kv_heads, tokens), dtype=torch.bool, device=shape.device)
         if count < kept.numel():
-            scores = reconstruction_scores(prefill, self.options)
+            scores = torch.stack(list(self.checked_scores(prefill)))
             kept = torch.zeros_like(kept)
             kept.view(-1)[top_positions(scores.view(1, -1), count)] = True
         return RaggedCache.gather(prefill.cache, [[head.nonzero().mT for head in layer] for layer in kept])

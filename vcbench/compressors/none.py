@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vcbench.compressors.base import CompressorOptions, DroppingCompressor, dropped_bytes
-from vcbench.engine.decoder import Prefill
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 

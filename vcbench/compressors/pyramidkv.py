@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from vcbench.compressors.base import Compressor, top_positions
+from vcbench.compressors.checks import check_scores
 from vcbench.compressors.snapkv import SnapKV, SnapKVOptions, kept_tokens
-from vcbench.engine.cache import KVCache
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.ragged import RaggedCache
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.ragged import RaggedCache
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 
@@ -52,7 +53,10 @@ class PyramidKV(Compressor[PyramidKVOptions]):
             if budget == tokens:
                 positions = torch.arange(tokens, device=shape.device).expand(shape.n_kv_heads, -1)
             else:
-                positions = top_positions(scorer.scores(prefill, layer), budget)
+                scores = check_scores(
+                    scorer.scores(prefill, layer), shape, tokens, method="pyramidkv", layer=layer, budget=budget
+                )
+                positions = top_positions(scores, budget)
             layers.append([positions])
         return RaggedCache.gather(prefill.cache, layers)
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from vcbench.compressors.base import Compressor, CompressorOptions, dropped_bytes
-from vcbench.engine.cache import KVCache
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.kept import KeptCache
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.kept import KeptCache
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from vcbench.calibration.base import FILE_DOC, CalibrationNeed, Fit
 from vcbench.compressors.base import Compressor, CompressorOptions
-from vcbench.engine.cache import KVCache
-from vcbench.engine.coders import ClippedCoder
-from vcbench.engine.decoder import Decoder, Instruct, Prefill
-from vcbench.engine.frames import GroupedHeads, grouped_hadamard
-from vcbench.engine.kernels.simd import LANES
-from vcbench.engine.observe import Accumulator, LayerRows, Statistic, unrotate
-from vcbench.engine.quantised import QuantisedCache
-from vcbench.engine.rotation import is_power_of_two
-from vcbench.engine.scheme import Scheme
-from vcbench.engine.stores import KVShape
+from vcbench.engine.codes.coders import ClippedCoder
+from vcbench.engine.codes.frames import GroupedHeads, grouped_hadamard
+from vcbench.engine.codes.quantised import QuantisedCache
+from vcbench.engine.codes.rotation import is_power_of_two
+from vcbench.engine.codes.scheme import Scheme
+from vcbench.engine.kernels.cpu.simd import LANES
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.stores import KVShape
+from vcbench.engine.model.decoder import Decoder, Instruct, Prefill
+from vcbench.engine.model.observe import Accumulator, LayerRows, Statistic, unrotate
 from vcbench.models.architecture import Architecture
 from vcbench.models.progress import Progress, silent
 from vcbench.registry import register

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vcbench.compressors.base import CompressorOptions, DroppingCompressor, check_factor, dropped_bytes
-from vcbench.engine.decoder import Prefill
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from vcbench.calibration.base import Calibration
 from vcbench.compressors.base import Compressor, CompressorOptions, check_factor, dropped_bytes
-from vcbench.engine.cache import KVCache
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.kept import WindowCache
-from vcbench.engine.reindexed import ReindexedCache
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.kv.kept import WindowCache
+from vcbench.engine.kv.reindexed import ReindexedCache
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from vcbench.compressors.evicting import EvictingCompressor, EvictingOptions
 from vcbench.compressors.snapkv import window_attention
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.evicting import EvictionRule
+from vcbench.engine.kv.evicting import EvictionRule
+from vcbench.engine.model.decoder import Prefill
 from vcbench.registry import register
 
 

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from vcbench.calibration.base import Calibration
 from vcbench.compressors.base import Compressor, CompressorOptions
-from vcbench.engine.cache import KVCache
-from vcbench.engine.coders import DirectionCoder
-from vcbench.engine.decoder import Prefill
-from vcbench.engine.frames import Turned
-from vcbench.engine.quantised import QuantisedCache
-from vcbench.engine.rotation import is_power_of_two, random_rotation
-from vcbench.engine.scheme import Scheme
-from vcbench.engine.sketch import SIGN_BITS, SketchedCache, SketchingCoder
+from vcbench.engine.codes.coders import DirectionCoder
+from vcbench.engine.codes.frames import Turned
+from vcbench.engine.codes.quantised import QuantisedCache
+from vcbench.engine.codes.rotation import is_power_of_two, random_rotation
+from vcbench.engine.codes.scheme import Scheme
+from vcbench.engine.codes.sketch import SIGN_BITS, SketchedCache, SketchingCoder
+from vcbench.engine.kv.cache import KVCache
+from vcbench.engine.model.decoder import Prefill
 from vcbench.models.architecture import Architecture
 from vcbench.registry import register
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle
 from vcbench.config.reader import BAD, Parsed, Reader
+from vcbench.config.sampling import Sampling
 from vcbench.config.schema import DEFAULT_DRAFT_LENGTH
 from vcbench.models.architecture import Architecture
 from vcbench.registry import suggest
@@ -76,6 +77,14 @@ def _check_tasks(reader: Reader, tasks: tuple[Parsed, ...]) -> None:
         if "" in (task.get("stop") or ()):
             reader.problem(task.place("stop"), "a stop string is empty and would stop at once", "remove it")
         sampling, cap = task.get("sampling"), task.get("max_tokens")
+        if sampling and sampling.get("model"):
+            plain = Sampling()
+            for key in [key for key in sampling.places if key not in ("model", "seed")]:
+                if sampling.get(key) == getattr(plain, key):
+                    continue
+                reader.problem(
+                    sampling.place(key), f"`{key}` stands beside `model: true`, which gives it", "remove one of them"
+                )
         least = sampling.get("min_tokens") if sampling else None
         if least is not None and cap is not None and least > cap:
             reader.problem(sampling.place("min_tokens"), f"min_tokens {least} is above max_tokens {cap}", "lower it")

@@ -123,7 +123,8 @@ class Reader:
             return self.union([argument for argument in arguments if argument is not type(None)], hint, node, label)
         if is_dataclass(hint):
             if node.value is not None and node.value == getattr(hint, "SHORTHAND", None):
-                node = Node(value={}, where=node.where)
+                means = getattr(hint, "SHORTHAND_MEANS", {})
+                node = Node(value={key: Node(value=means[key], where=node.where) for key in means}, where=node.where)
             parsed = self.read(hint, node, label)  # type: ignore[arg-type]
             if not _has_options(hint):
                 self.refuse_unknown(parsed, list(keys_of(hint)), label)  # type: ignore[arg-type]

@@ -22,6 +22,9 @@ class Sampling:
         "structured_outputs", "tfs", "top_a", "top_h", "top_n_sigma", "typical_p", "xtc_probability",
     })  # fmt: skip
     """Settings of other engines that change the answer and that this one does not have."""
+    SHORTHAND: ClassVar[str] = "model"
+    SHORTHAND_MEANS: ClassVar[Mapping[str, Any]] = {"model": True}
+    """`sampling: model` is `sampling: {model: true}`."""
 
     temperature: float = field(
         default=0.0, metadata=_doc("Logits are divided by it; 0 takes the best token and draws nothing.", minimum=0)
@@ -56,6 +59,10 @@ class Sampling:
         default=0, metadata=_doc("Neither a stop id nor a stop string ends the output before this many.", minimum=0)
     )
     seed: int | None = field(default=None, metadata=_doc("Seed of the draws; null takes the run's.", minimum=0))
+    model: bool = field(
+        default=False,
+        metadata=_doc("Takes all of it from the model's generation_config.json; only `seed` may stand beside it."),
+    )
 
     @property
     def takes_best(self) -> bool:

@@ -32,6 +32,10 @@ class ModelConfig:
         default="auto", metadata=_doc("`auto` is float32 on CPU and bfloat16 on CUDA.")
     )
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=_doc("`auto` takes CUDA if there is one."))
+    template: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata=_doc("What the model's chat template is told beside the messages, e.g. `{enable_thinking: false}`."),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ class MethodConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveDraft:
-    """A draft length that follows what each request's own rounds accepted; `vcbench/engine/horizon.py` has the rule."""
+    """A draft length that follows what each request's own rounds accepted (`decoding/draft_length.py`)."""
 
     SHORTHAND: ClassVar[str] = "auto"
     """What may be written in place of a mapping that gives nothing."""

@@ -28,7 +28,7 @@ def prepare() -> None:
 def kernel_cache_dir() -> Path:
     """Directory of compiled kernels for the sources as they are now."""
     digest = hashlib.sha256()
-    for source in sorted(KERNELS.glob("*.py")):
+    for source in sorted(KERNELS.rglob("*.py")):
         digest.update(source.read_bytes())
     root = os.environ.get("VCBENCH_CACHE_DIR") or platformdirs.user_cache_dir("vcbench")
     return Path(root) / "kernels" / digest.hexdigest()[:16]

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from vcbench.engine.kernels.attention import BLOCK
+from vcbench.engine.kernels.cpu.exact.attention import BLOCK
 from vcbench.models.architecture import Rope
 
 

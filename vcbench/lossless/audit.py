@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vcbench.lossless.cards import Card, Side, TopToken
-from vcbench.lossless.result import AuditSummary, CellResult, CheckResult, RequestVerdict, Verdict
+from vcbench.lossless.outcome import AuditSummary, CheckResult
+from vcbench.lossless.result import CellResult, RequestVerdict, Verdict
 from vcbench.lossless.steps import Row, step_size
 
 CAP_STEPS = 4.0

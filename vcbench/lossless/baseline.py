@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from vcbench.errors import UsageError
 from vcbench.lossless.answers import SETTINGS, settings_of_run
 from vcbench.lossless.measures import MEASURES, Measure, Samples
-from vcbench.lossless.thresholds import Finding, Outcome, Threshold, needed
+from vcbench.lossless.outcome import Finding, Outcome
+from vcbench.lossless.thresholds import Threshold, needed
 from vcbench.metrics.interval import paired_margin, samples_to_decide
 from vcbench.records.reader import CellInfo, Run
 

@@ -8,8 +8,9 @@ from vcbench.errors import RecordError, SchemaVersionError
 from vcbench.lossless.answers import Arm, arm_of_run
 from vcbench.lossless.cards import Card, cards_of
 from vcbench.lossless.guards import guards
+from vcbench.lossless.outcome import BITWISE, CheckResult
 from vcbench.lossless.render import render
-from vcbench.lossless.result import BITWISE, CellResult, CheckResult
+from vcbench.lossless.result import CellResult
 from vcbench.lossless.selection import EVERYTHING, Selection
 from vcbench.lossless.turns import judged_requests
 from vcbench.lossless.verdicts import judge

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.population import survival
-from vcbench.lossless.result import CellResult, CheckResult, Verdict
+from vcbench.lossless.result import CellResult, Verdict
 
 SCHEMA_VERSION = 2
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from vcbench.lossless.cards import Card, Side, card_lines
+from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.population import SurvivalStep, survival
 from vcbench.lossless.render import evidence, headline, reasons, remarks
-from vcbench.lossless.result import CheckResult, Verdict
+from vcbench.lossless.result import Verdict
 from vcbench.records.printable import printable
 
 COLOURS = {"PASS": "#1a7f37", "FAIL": "#b42318"}

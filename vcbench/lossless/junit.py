@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.render import headline, reasons
-from vcbench.lossless.result import TIES, CellResult, CheckResult, RequestVerdict, Verdict
+from vcbench.lossless.result import TIES, CellResult, RequestVerdict, Verdict
 from vcbench.records.printable import printable
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vcbench.lossless.cards import card_lines
+from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.render import evidence, headline, reasons, remarks
-from vcbench.lossless.result import CheckResult, Verdict
+from vcbench.lossless.result import Verdict
 from vcbench.records.printable import printable
 
 LIMIT = 60_000

@@ -10,8 +10,9 @@ from vcbench.errors import RecordError, SchemaVersionError, UsageError
 from vcbench.lossless.answers import Arm, arm_of_run, differences, unstated
 from vcbench.lossless.cards import Card, cards_of
 from vcbench.lossless.guards import outputs_guards, outputs_notes
+from vcbench.lossless.outcome import NEAR_TIES, CheckResult
 from vcbench.lossless.outputs import read_outputs
-from vcbench.lossless.result import NEAR_TIES, CellResult, CheckResult
+from vcbench.lossless.result import CellResult
 from vcbench.lossless.selection import EVERYTHING, Selection
 from vcbench.lossless.verdicts import judge
 from vcbench.records.files import PROVENANCE

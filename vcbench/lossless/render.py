@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vcbench.lossless.cards import card_lines
+from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.population import survival
-from vcbench.lossless.result import CellResult, CheckResult, RequestVerdict, Verdict
+from vcbench.lossless.result import CellResult, RequestVerdict, Verdict
 from vcbench.records.printable import never_fail, printable
 
 SHOWN = 10

@@ -1,25 +1,13 @@
-"""What the lossless gate finds: a verdict per request, a guard per way of being fooled, and an exit code."""
+"""What the lossless gate finds in a cell: a verdict per request, a guard per way of being fooled."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from vcbench.metrics.interval import upper_bound
+from vcbench.lossless.answers import Arm
 from vcbench.records.reader import CellInfo
-
-if TYPE_CHECKING:
-    from vcbench.lossless.answers import Arm
-    from vcbench.lossless.cards import Card
-    from vcbench.lossless.thresholds import Finding
-
-BITWISE = "bitwise"
-NEAR_TIES = "up to near ties"
-"""The two levels. A pass always names its own."""
-EXIT_CODES = {"PASS": 0, "FAIL": 1, "VACUOUS": 2, "INCONCLUSIVE": 2, "NOT_COMPARABLE": 3}
 
 
 class Verdict(StrEnum):
@@ -98,112 +86,3 @@ class CellResult:
     def vacuous(self) -> tuple[Guard, ...]:
         """The guards that failed."""
         return tuple(guard for guard in self.guards if not guard.passed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditSummary:
-    """What teacher-forcing the reference showed.
-
-    tau_steps: largest shortfall of the reference's own output, in steps of `dtype`; above `cap` nothing is decided.
-    """
-
-    model: str
-    dtype: str
-    tau_steps: float
-    cap: float
-    requests: int
-    tokens: int
-
-    @property
-    def decides(self) -> bool:
-        """Whether tau is small enough to tell a tie from a violation."""
-        return self.tau_steps <= self.cap
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
-    """The gate's answer. `problems`: why it cannot pass whatever its requests say; `differences`: why nothing compares.
-
-    `fault`: the fault that was built into the engine on purpose. `findings`: thresholds and the baseline.
-    """
-
-    run: str
-    exactness: str
-    cells: tuple[CellResult, ...] = ()
-    problems: tuple[str, ...] = ()
-    differences: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-    cards: tuple[Card, ...] = ()
-    audit: AuditSummary | None = None
-    findings: tuple[Finding, ...] = ()
-    fault: str | None = None
-    confidence: float = field(default=0.95)
-
-    @property
-    def level(self) -> str:
-        """How strong a pass is: `bitwise` only where the engine ran so."""
-        return BITWISE if self.exactness == BITWISE else NEAR_TIES
-
-    @property
-    def verdicts(self) -> list[RequestVerdict]:
-        """All verdicts, of all VeriCache cells."""
-        return [verdict for cell in self.cells for verdict in cell.verdicts]
-
-    @property
-    def n(self) -> int:
-        """Requests judged."""
-        return len(self.verdicts)
-
-    @property
-    def identical(self) -> int:
-        """Requests with the same output."""
-        return _count(self.verdicts, [Verdict.IDENTICAL])
-
-    @property
-    def ties(self) -> int:
-        """Requests that fork at a tie."""
-        return _count(self.verdicts, TIES)
-
-    @property
-    def passed(self) -> int:
-        """Requests that pass at this level; a tie never does at level bitwise."""
-        return self.identical + (self.ties if self.level == NEAR_TIES else 0)
-
-    @property
-    def undecided(self) -> int:
-        """Requests of which nothing can be said."""
-        return _count(self.verdicts, [Verdict.INCONCLUSIVE])
-
-    @property
-    def bound(self) -> float | None:
-        """Clopper-Pearson upper bound at 95 % on the rate of requests that do not pass."""
-        return upper_bound(self.n - self.passed, self.n, confidence=self.confidence)
-
-    @property
-    def tokens(self) -> int:
-        """Ids found equal."""
-        return sum(verdict.tokens for verdict in self.verdicts)
-
-    @property
-    def outcome(self) -> str:
-        """`NOT_COMPARABLE`, `FAIL`, `INCONCLUSIVE`, `VACUOUS` or `PASS`, the first that applies."""
-        if self.differences or _count(self.verdicts, [Verdict.NOT_COMPARABLE]):
-            return "NOT_COMPARABLE"
-        found = {finding.outcome for finding in self.findings}
-        if self.problems or self.passed + self.undecided < self.n or "fail" in found:
-            return "FAIL"
-        if self.undecided or "inconclusive" in found or (self.audit is not None and not self.audit.decides):
-            return "INCONCLUSIVE"
-        if not self.n or any(cell.vacuous for cell in self.cells):
-            return "VACUOUS"
-        return "PASS"
-
-    @property
-    def exit_code(self) -> int:
-        """0 pass, 1 violation or missing results, 2 inconclusive or vacuous, 3 not comparable."""
-        return EXIT_CODES[self.outcome]
-
-
-def _count(verdicts: Iterable[RequestVerdict], wanted: Iterable[Verdict]) -> int:
-    kinds = frozenset(wanted)
-    return sum(verdict.verdict in kinds for verdict in verdicts)

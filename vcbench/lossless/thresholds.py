@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
 
 from vcbench.errors import UsageError
 from vcbench.lossless.measures import COUNTS, MEASURES, Sample, count_of
-from vcbench.lossless.result import CellResult, CheckResult
+from vcbench.lossless.outcome import CheckResult, Finding, Outcome
+from vcbench.lossless.result import CellResult
 from vcbench.metrics.interval import ratio, samples_to_decide
 from vcbench.records.reader import Run
 from vcbench.registry import suggest
@@ -18,7 +18,6 @@ from vcbench.scoring.document import scored
 from vcbench.scoring.measures import score_samples
 from vcbench.scoring.scores import Scores
 
-Outcome = Literal["pass", "fail", "inconclusive"]
 _FORM = re.compile(r"\s*([a-z_0-9]+|[A-Za-z0-9_.-]+\.[A-Za-z0-9_-]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
 EXAMPLE = "violations>0,acceptance<8,speedup<1.2,kl>0.01"
 
@@ -44,25 +43,6 @@ class Threshold:
             case ">":
                 return value > self.bound
         return value >= self.bound
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What became of one threshold in one cell. `more`: requests that would decide it, None where that is unknown."""
-
-    rule: str
-    cell: str
-    outcome: Outcome
-    detail: str
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n: int = 0
-    more: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return asdict(self)
 
 
 def parse_fail_on(text: str) -> list[Threshold]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vcbench.metrics.divergence import TOP, percentiles
+from vcbench.metrics.divergence import percentiles
 from vcbench.metrics.interval import Estimate, mean, ratio
-from vcbench.records.schema import DivergenceLine
+from vcbench.records.schema import TOP_TOKENS, DivergenceLine
 
 POINTS = (50.0, 90.0, 99.0, 99.9, 100.0)
 SAME = "same logits"
@@ -60,7 +60,9 @@ def distribution(lines: Sequence[DivergenceLine]) -> Distribution | None:
         percentiles=percentiles(flat, POINTS),
         sequence=mean(whole),
         top1_agreement=ratio([sum(line.top1_agree) for line in lines], [len(line.top1_agree) for line in lines]),
-        top5_overlap=ratio([sum(line.top5_overlap) for line in overlaps], [TOP * len(line.kl) for line in overlaps]),
+        top5_overlap=ratio(
+            [sum(line.top5_overlap) for line in overlaps], [TOP_TOKENS * len(line.kl) for line in overlaps]
+        ),
         delta_p_rms=_map(math.sqrt, ratio([float((x**2).sum()) for x in changes], [len(x) for x in changes])),
         delta_p_mean=ratio([float(x.sum()) for x in changes], [len(x) for x in changes]),
         ppl_ratio=_map(math.exp, ratio([float(x.sum()) for x in gaps], [len(x) for x in gaps])),

@@ -9,15 +9,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, Template, TemplateError, TemplateSyntaxError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from vcbench.errors import ModelError, TaskError
+from vcbench.models.files import read_json, read_text
+from vcbench.models.template_process import TEMPLATES
+from vcbench.registry import suggest
 
 DEFAULT_DATE = datetime(2025, 1, 1)
 """What `strftime_now` answers, so that a prompt does not depend on the day it is built."""
+GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
+"""What every template is given; special tokens come beside it."""
+LONGEST_MESSAGE = 500
 
 
 class ChatTemplate:
@@ -31,8 +32,9 @@ class ChatTemplate:
         if not sources:
             raise ModelError("no chat template; use a model that has one, or a task whose prompts are plain text")
         self.sources = dict(sources)
-        self._environment = _environment(now)
-        self._compiled = {name: self._compile(name, source) for name, source in sources.items()}
+        self._now = now.isoformat()
+        self._ended: str | None = None
+        self._facts = {name: self._compile(name, source) for name, source in sources.items()}
 
     @property
     def sha256(self) -> str:
@@ -40,30 +42,50 @@ class ChatTemplate:
         one = next(iter(self.sources.values())) if len(self.sources) == 1 else json.dumps(self.sources, sort_keys=True)
         return hashlib.sha256(one.encode("utf-8", "surrogatepass")).hexdigest()
 
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Raises ModelError on an argument that no template reads, or that would replace what vcbench gives it."""
+        reads = {name for facts in self._facts.values() for name in facts["reads"]} - set(GIVEN)
+        for name in arguments:
+            if name in GIVEN:
+                raise ModelError(f"model.template: `{name}` is given by vcbench itself; remove it")
+            if name not in reads:
+                raise ModelError(
+                    f"model.template: the model's chat template does not read `{name}`, so it would change nothing; it "
+                    f"reads {', '.join(sorted(reads)) or 'no argument'} ({suggest(name, sorted(reads))})"
+                )
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] = (),
-        special_tokens: Mapping[str, Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The conversation as text, ready for the assistant's turn.
+        """The conversation as text, ready for the assistant's turn. `variables`: special tokens and arguments.
 
-        Raises TaskError if the messages do not suit the template.
+        Raises TaskError if the messages do not suit the template, or it takes too much time or memory over them.
         """
         name = self._choose(tools)
-        template, takes_parts = self._compiled[name]
+        if self._ended is not None:
+            raise TaskError(f"the model's chat template is not tried again: {self._ended}")
+        takes_parts = self._facts[name]["takes_parts"]
         prepared = [_prepare(message, index, takes_parts=takes_parts) for index, message in enumerate(messages)]
+        given = dict(variables or {}) | {
+            "messages": prepared,
+            "tools": [dict(tool) for tool in tools] or None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
         try:
-            return template.render(
-                messages=prepared,
-                tools=[dict(tool) for tool in tools] or None,
-                documents=None,
-                add_generation_prompt=True,
-                **(special_tokens or {}),
-            )
-        except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
-            raise TaskError(f"the model's chat template refuses these messages: {error}") from error
+            answer = TEMPLATES.ask(self.sources[name], self._now, given)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TaskError(f"a message or tool holds what JSON cannot: {error}") from error
+        if "ended" in answer:
+            # A thousand prompts would each take the time after which it was ended.
+            self._ended = one_line(answer["error"])
+        if "error" in answer:
+            raise TaskError(f"the model's chat template refuses these messages: {one_line(answer['error'])}")
+        return str(answer["text"])
 
     def _choose(self, tools: Sequence[Mapping[str, Any]]) -> str:
         if tools and "tool_use" in self.sources:
@@ -74,12 +96,18 @@ class ChatTemplate:
             return next(iter(self.sources))
         raise ModelError(f"none of the chat templates is the default; there are: {', '.join(self.sources)}")
 
-    def _compile(self, name: str, source: str) -> tuple[Template, bool]:
-        try:
-            parsed = self._environment.parse(source)
-            return self._environment.from_string(source), _reads_parts(parsed)
-        except TemplateSyntaxError as error:
-            raise ModelError(f"chat template {name!r} does not compile: {error} (line {error.lineno})") from error
+    def _compile(self, name: str, source: str) -> dict[str, Any]:
+        """What the template's text tells: `takes_parts` and `reads`."""
+        answer = TEMPLATES.ask(source, self._now, None)
+        if "error" in answer:
+            raise ModelError(f"chat template {name!r} does not compile: {one_line(answer['error'])}")
+        return answer
+
+
+def one_line(text: str) -> str:
+    """A message of a stranger's template without line ends, and not endless."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_MESSAGE else line[:LONGEST_MESSAGE] + "..."
 
 
 def load_template_sources(directory: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
@@ -89,16 +117,12 @@ def load_template_sources(directory: Path, tokenizer_config: Mapping[str, Any]) 
     `chat_template.json`, then the tokenizer's configuration, as one string, a mapping, or a list of named ones.
     """
     single = directory / "chat_template.jinja"
-    try:
-        if single.is_file():
-            extra = sorted((directory / "additional_chat_templates").glob("*.jinja"))
-            found = {file.stem: file.read_text(encoding="utf-8") for file in extra}
-            return {"default": single.read_text(encoding="utf-8")} | found
-        legacy = directory / "chat_template.json"
-        if legacy.is_file():
-            return _named(json.loads(legacy.read_text(encoding="utf-8")).get("chat_template"))
-    except (OSError, ValueError, AttributeError) as error:
-        raise ModelError(f"cannot read the chat template in {directory}: {error}; fetch the model again") from error
+    if single.is_file():
+        extra = sorted((directory / "additional_chat_templates").glob("*.jinja"))
+        return {"default": read_text(single)} | {file.stem: read_text(file) for file in extra}
+    legacy = directory / "chat_template.json"
+    if legacy.is_file():
+        return _named(read_json(legacy).get("chat_template"))
     return _named(tokenizer_config.get("chat_template"))
 
 
@@ -149,55 +173,3 @@ def _parsed_call(call: Any, index: int) -> Any:
     except ValueError as error:
         raise TaskError(f"message {index} has tool-call arguments that are not JSON: {error}") from error
     return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _reads_parts(template: nodes.Template) -> bool:
-    """Whether the template loops over a content, and so takes lists of parts.
-
-    Asking `content is string` is no sign: Qwen3-Coder's does and then joins every content to text.
-    """
-    return any(_ends_in_content(loop.iter) for loop in template.find_all(nodes.For))
-
-
-def _ends_in_content(node: nodes.Node | None) -> bool:
-    if isinstance(node, nodes.Filter):
-        return _ends_in_content(node.node)
-    if isinstance(node, nodes.Name):
-        return node.name == "content"
-    if isinstance(node, nodes.Getattr):
-        return node.attr == "content"
-    return isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == "content"
-
-
-class _Generation(Extension):
-    """`{% generation %}` marks the assistant's text for training; here it is transparent."""
-
-    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
-
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body).set_lineno(line)
-
-
-def _environment(now: datetime) -> Environment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    def tojson(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: Any = None,
-        sort_keys: bool = False,
-    ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = now.strftime
-    return environment

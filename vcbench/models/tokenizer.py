@@ -6,56 +6,72 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vcbench.errors import ModelError, RequestError
+from vcbench.models.added_tokens import CONFIG, add_tokens, read_special_tokens
 from vcbench.models.chat_template import ChatTemplate, load_template_sources
-from vcbench.models.store import ModelFiles, read_json
+from vcbench.models.files import optional_json
+from vcbench.models.store import ModelFiles
 from vcbench.models.token_bytes import TokenDecoder, Utf8Stream
-
-if TYPE_CHECKING:
-    import tokenizers
-
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+from vcbench.models.tokenizer_file import guarded, load_tokenizer
 
 
 class Tokenizer:
     """A model's tokenizer and chat template. Implements `PromptTokenizer` of `vcbench.tasks`."""
 
-    def __init__(self, path: Path, *, vocab_size: int | None = None) -> None:
-        """Reads a model directory. `vocab_size`: rows of the embedding, which may exceed the tokenizer's own.
+    def __init__(
+        self, path: Path, *, vocab_size: int | None = None, template_arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        """Reads a model directory.
 
-        Raises ModelError if tokenizer.json is missing, damaged or of an unsupported kind.
+        Args:
+            vocab_size: rows of the embedding, which may exceed the tokenizer's own.
+            template_arguments: what the chat template is given beside the conversation, such as `enable_thinking`.
+
+        Raises ModelError if tokenizer.json is missing, damaged or of an unsupported kind, if its files contradict each
+        other, or if the template has no use for an argument.
         """
         self._path = path
-        self._tokenizer = _read_tokenizer(path)
-        self._config = read_json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").is_file() else {}
+        self._config = optional_json(path / CONFIG)
+        self._tokenizer, padding, self.notes = load_tokenizer(path, self._config)
+        self._special = read_special_tokens(path, self._config, padding)
+        guarded(path, lambda: add_tokens(self._tokenizer, self._special))
         decoder = self._tokenizer.decoder
         self._decoder = TokenDecoder(json.loads(decoder.__getstate__()) if decoder is not None else None)
-        self._special_ids = frozenset(
-            index for index, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
-        )
+        self._embedded = vocab_size
         self.vocab_size = max(vocab_size or 0, self._tokenizer.get_vocab_size(with_added_tokens=True))
+        self._template_arguments = dict(template_arguments or {})
+        if self._template_arguments:
+            self._template.check_arguments(self._template_arguments)
 
     @classmethod
     def from_files(cls, files: ModelFiles) -> Tokenizer:
         """The tokenizer of a resolved model."""
-        return cls(files.path, vocab_size=files.architecture.vocab_size)
+        return cls(files.path, vocab_size=files.architecture.vocab_size, template_arguments=files.template)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text. No token is added; one that the text spells out (`<|im_end|>`) is recognised.
 
-        Raises RequestError on a lone surrogate, with its offset.
+        Raises RequestError on a lone surrogate, with its offset, and on a token that the model's embedding lacks.
         """
         _refuse_surrogates(text)
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        ids: list[int] = guarded(self._path, lambda: self._tokenizer.encode(text, add_special_tokens=False).ids)
+        if self._embedded is not None and ids and max(ids) >= self._embedded:
+            token = max(ids)
+            raise RequestError(
+                f"the text holds the token {self._tokenizer.id_to_token(token)!r} of id {token}, for which the model's "
+                f"embedding of {self._embedded} rows has none; take it out of the text"
+            )
+        return list(ids)
 
-    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of token ids; undecodable bytes become U+FFFD. Equals what a `TextStream` gives piece by piece.
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens spelled out; undecodable bytes become U+FFFD.
 
-        Raises ModelError on an id outside the vocabulary.
+        It is the text of records and the one in which stop strings are looked for (`TextStream`). Raises ModelError on
+        an id outside the vocabulary.
         """
-        stream = TextStream(self, skip_special=skip_special)
+        stream = TextStream(self)
         return "".join(stream.push(token) for token in ids) + stream.finish()
 
     def chat(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
@@ -68,7 +84,8 @@ class Tokenizer:
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The conversation as the text that `chat` encodes."""
-        return self._template.render(messages, tools=tools, special_tokens=self._special_tokens)
+        variables = self._special.texts() | self._template_arguments
+        return self._template.render(messages, tools=tools, variables=variables)
 
     @property
     def template_sha256(self) -> str | None:
@@ -83,13 +100,12 @@ class Tokenizer:
     @cached_property
     def bos_id(self) -> int | None:
         """The token that begins a text, or None if the tokenizer names none."""
-        text = self._special_tokens.get("bos_token")
-        found: int | None = self._tokenizer.token_to_id(text) if text is not None else None
-        return found
+        return self._role_id("bos_token")
 
-    def is_special(self, token: int) -> bool:
-        """Whether the id is a control token, which `decode` leaves out."""
-        return token in self._special_ids
+    @cached_property
+    def eos_id(self) -> int | None:
+        """The token that the tokenizer calls the end of a text, or None if it names none."""
+        return self._role_id("eos_token")
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token stands for; empty for an id of the embedding that no token uses.
@@ -106,6 +122,11 @@ class Tokenizer:
         """Whether the text of a sequence leaves out the space that SentencePiece puts before it."""
         return self._decoder.strip_first_space
 
+    def _role_id(self, role: str) -> int | None:
+        token = self._special.named.get(role)
+        found: int | None = self._tokenizer.token_to_id(token.content) if token is not None else None
+        return found
+
     @cached_property
     def _template(self) -> ChatTemplate:
         sources = load_template_sources(self._path, self._config)
@@ -116,19 +137,15 @@ class Tokenizer:
             )
         return ChatTemplate(sources)
 
-    @cached_property
-    def _special_tokens(self) -> dict[str, str]:
-        mapped = read_json(file) if (file := self._path / "special_tokens_map.json").is_file() else {}
-        found = {name: _token_text(self._config.get(name) or mapped.get(name)) for name in _SPECIAL}
-        return {name: text for name, text in found.items() if text is not None}
-
 
 class TextStream:
-    """Text of tokens that arrive one by one; what may still become another character is held back."""
+    """Text of tokens that arrive one by one; what may still become another character is held back.
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+    Joined, it is what `Tokenizer.decode` gives and what records hold.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
         self._utf8 = Utf8Stream()
         self._at_start = tokenizer.strips_first_space
 
@@ -138,8 +155,6 @@ class TextStream:
         Raises ModelError on an id outside the vocabulary.
         """
         data = self._tokenizer.token_bytes(token)
-        if self._skip_special and self._tokenizer.is_special(token):
-            return ""
         if self._at_start and data:
             data = data.removeprefix(b" ")
             self._at_start = False
@@ -148,23 +163,6 @@ class TextStream:
     def finish(self) -> str:
         """The rest, once no token follows; an incomplete character becomes U+FFFD."""
         return self._utf8.finish()
-
-
-def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    import tokenizers
-
-    file = path / "tokenizer.json"
-    if not file.is_file():
-        raise ModelError(f"{path} has no tokenizer.json; supported: models with a fast tokenizer (tokenizer.json)")
-    try:
-        return tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # The Rust reader raises Exception itself, whatever is wrong.
-        raise ModelError(f"{file} is not a tokenizer ({error}); fetch the model again") from error
-
-
-def _token_text(token: Any) -> str | None:
-    content = token.get("content") if isinstance(token, Mapping) else token
-    return content if isinstance(content, str) else None
 
 
 def _refuse_surrogates(text: str) -> None:

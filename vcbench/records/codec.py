@@ -102,7 +102,7 @@ def decode(data: bytes, where: str) -> Line:
     schema = row.get("schema")
     if type(schema) is not int or schema not in READABLE:
         raise SchemaVersionError(
-            f"{where}: schema version {schema!r}, this vcbench reads {' and '.join(map(str, READABLE))}; "
+            f"{where}: schema version {schema!r}, this vcbench reads {_listed(READABLE)}; "
             "use the vcbench that wrote it or run again"
         )
     kind = row.get("kind")
@@ -112,6 +112,10 @@ def decode(data: bytes, where: str) -> Line:
         row = plain(row)
     _check_fields(row, where)
     return typing.cast(Line, KINDS[kind](**row))
+
+
+def _listed(versions: Sequence[int]) -> str:
+    return f"{', '.join(map(str, versions[:-1]))} and {versions[-1]}"
 
 
 def _refuse_constant(name: str) -> Any:

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA_VERSION = 2
-READABLE = (1, 2)
-"""Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines."""
+SCHEMA_VERSION = 3
+TOP_TOKENS = 5
+"""How many best tokens `top5_overlap` compares."""
+READABLE = (1, 2, 3)
+"""Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines. What schema 3 adds
+is None, which means unknown, in lines of before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class RequestLine:
     token_ids: list[int]
     text: str
     finish_reason: str
+    thinking_tokens: int | None = None
+    """How many of the output's tokens are thoughts and their tags, which `text` holds too."""
     error: str | None = None
     drafted: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
@@ -77,6 +82,8 @@ class TurnLine:
     request: str
     follow_up: str | None
     """The request that this cell is asked next; None where the conversation ends."""
+    not_asked: str | None = None
+    """Why the request that would have been next is not asked, such as a prompt over the model's context."""
     timing: dict[str, float] = field(default_factory=dict)
 
 

@@ -17,9 +17,10 @@ from rich.text import Text
 from vcbench.errors import UsageError
 from vcbench.lossless.check import check_loaded
 from vcbench.lossless.document import as_dict
+from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.render import headline as verdict_line
 from vcbench.lossless.render import reasons, remarks
-from vcbench.lossless.result import CheckResult, Verdict
+from vcbench.lossless.result import Verdict
 from vcbench.metrics.summary import CellSummary, summarise
 from vcbench.records.codec import plain
 from vcbench.records.printable import never_fail, printable

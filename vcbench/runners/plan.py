@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from vcbench import registry
+from vcbench.backends.sources import FAULTS, code_sha256, plugin_sha256
 from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle, tier_obstacle
 from vcbench.config.schema import AdaptiveDraft, CellConfig, DraftLength, MethodConfig, RunConfig, TaskConfig
 from vcbench.engine.environment import physical_cores
 from vcbench.errors import ConfigError, Problem
 from vcbench.models.architecture import Architecture
+from vcbench.models.files import read_bytes
 
 if TYPE_CHECKING:
     from vcbench.calibration.base import Calibration
     from vcbench.models.store import ModelFiles
 
-PACKAGE = Path(__file__).resolve().parents[1]
-PRESENTATION = ("cli", "report")
-"""Sub-packages that only show what others computed; a change there leaves every answer as it was."""
-TOKENIZER_FILES = ("tokenizer*", "chat_template*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges*")
+TOKENIZER_FILES = (
+    "tokenizer*", "chat_template*", "additional_chat_templates/*.jinja", "special_tokens_map.json", "added_tokens.json",
+    "vocab*", "merges*",
+)  # fmt: skip
+LARGEST_TOKENIZER_BYTES = 2**30
 UNKNOWN = "unknown"
-ID_FORMAT = 1
+ID_FORMAT = 2
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -146,6 +146,7 @@ def cell_id(
         "tokenizer": identity.tokenizer_sha256,
         "architecture": identity.architecture_sha256,
         "stop_ids": list(identity.stop_ids),
+        "template": dict(config.model.template),
         "dtype": identity.dtype,
         "device": identity.device,
         "code": identity.code_sha256,
@@ -185,13 +186,15 @@ def plain_draft(length: DraftLength | None) -> int | dict[str, Any] | None:
     return asdict(length) if isinstance(length, AdaptiveDraft) else length
 
 
-def identify(config: RunConfig, *, planning: bool = False) -> Identity:
+def identify(config: RunConfig, *, planning: bool = False, fault: str | None = None) -> Identity:
     """This code on this machine for this configuration; `with_model` fills in the model's own hashes.
 
-    Raises ConfigError if the device is missing, unless it is only for `planning`. Cost: imports torch.
+    `fault` is what the lossless gate has broken in it on purpose. Raises ConfigError if the device is missing, unless
+    it is only for `planning`. Cost: imports torch.
     """
     device, dtype = resolve_device(config, must_exist=not planning)
-    return Identity(device=device, dtype=dtype, code_sha256=code_sha256(), kernels=kernels(device))
+    code = code_sha256() if fault is None else f"{code_sha256(besides=FAULTS)} with {fault}"
+    return Identity(device=device, dtype=dtype, code_sha256=code, kernels=kernels(device))
 
 
 def with_model(identity: Identity, files: ModelFiles) -> Identity:
@@ -211,8 +214,10 @@ def tokenizer_sha256(directory: Path) -> str:
     """Hash of every file that decides how text becomes ids: vocabulary, special tokens, chat template."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}):
-        content = path.read_bytes()
-        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+        if path.is_dir():
+            continue
+        content = read_bytes(path, largest=LARGEST_TOKENIZER_BYTES)
+        digest.update(f"{path.name} {len(content)}\n".encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()
 
 
@@ -249,28 +254,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
-
-
-@cache
-def code_sha256(package: Path = PACKAGE) -> str:
-    """Hash of vcbench's own sources but for `PRESENTATION`: names and contents, line ends as in the repository."""
-    digest = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
-        name = source.relative_to(package)
-        if name.parts[0] not in PRESENTATION:
-            content = source.read_bytes().replace(b"\r\n", b"\n")
-            digest.update(f"{name.as_posix()} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
-
-
-@cache
-def plugin_sha256(kind: str, name: str) -> str | None:
-    """Hash of the module that defines a compressor or task from outside vcbench; `code_sha256` covers the others."""
-    cls = registry.lookup(kind, name)
-    source = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    if cls.__module__.partition(".")[0] == "vcbench" or source is None:
-        return None
-    return hashlib.sha256(Path(source).read_bytes()).hexdigest()
 
 
 def _refuse_impossible(config: RunConfig, architecture: Architecture, identity: Identity) -> None:

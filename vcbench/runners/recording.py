@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import resource
 import sys
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vcbench.engine.divergence import Divergence
+from vcbench.engine.decoding.teacher_forced import Divergence
 from vcbench.engine.types import BatchTiming, Generation
 from vcbench.models.tokenizer import Tokenizer
+from vcbench.records.codec import plain
 from vcbench.records.provenance import collect
 from vcbench.records.schema import BatchLine, DivergenceLine, PromptLine, RequestLine
 from vcbench.runners.plan import Cell, plain_draft
 from vcbench.runners.setup import Workbench, make_compressor
 from vcbench.tasks.base import Prompt
+from vcbench.tasks.reasoning import split
 
 TAIL_TOKENS = 64
 
@@ -44,14 +47,16 @@ def request_line(
     """One answer; a stop id that ended it is its last id, but no part of its text."""
     ids = generation.token_ids
     said = ids[:-1] if generation.finish_reason == "stop" and ids[-1] in stop_ids else ids
+    text = _text(tokenizer, said)
     return RequestLine(
         cell=cell.id,
         task=cell.task.name,
         request=prompt.id,
         prompt_sha256=prompt.sha256,
         token_ids=generation.token_ids,
-        text=_text(tokenizer, said),
+        text=text,
         finish_reason=generation.finish_reason,
+        thinking_tokens=_thinking_tokens(tokenizer, said, text, _text(tokenizer, prompt.ids[-TAIL_TOKENS:])),
         error=generation.error,
         drafted=[r.drafted for r in generation.rounds],
         accepted=[r.accepted for r in generation.rounds],
@@ -129,6 +134,9 @@ def provenance(bench: Workbench, threads: int) -> dict[str, Any]:
             "stop_ids": list(identity.stop_ids),
             "dtype": identity.dtype,
             "device": identity.device,
+            "template": dict(config.model.template),
+            "generation_config": {"dropped": plain(bench.files.generation.dropped)},
+            "notes": list(bench.notes),
         },
         seeds={"run": config.seed},
         extra={
@@ -180,5 +188,16 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def _thinking_tokens(tokenizer: Tokenizer, ids: Sequence[int], text: str, prompt_tail: str) -> int:
+    """Tokens of the spans that are thoughts; a token across a border counts as thought."""
+
+    def tokens_to(end: int) -> int:
+        """The fewest ids whose text reaches `end` characters."""
+        return bisect_left(range(len(ids)), end, key=lambda count: len(_text(tokenizer, ids[:count])))
+
+    spans = split(text, prompt_tail=prompt_tail).thoughts
+    return sum(tokens_to(end) - tokens_to(start) for start, end in spans)
+
+
 def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    return tokenizer.decode(ids, skip_special=False)
+    return tokenizer.decode(ids)

@@ -14,17 +14,18 @@ from vcbench.compressors.base import Compressor
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import Exactness, RunConfig, TaskConfig
-from vcbench.engine.cells import CellSetup
-from vcbench.engine.decoder import Decoder
-from vcbench.engine.load import load_decoder
+from vcbench.engine.decoding.session import CellSetup
+from vcbench.engine.model.decoder import Decoder
+from vcbench.engine.model.load import load_decoder
 from vcbench.engine.types import Request
 from vcbench.errors import TaskError
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.models.weights import WeightReader
 from vcbench.runners.calibrations import find_calibrations
+from vcbench.runners.notes import model_notes, resolved_sampling
 from vcbench.runners.plan import Cell, Identity, Plan, build_plan, identify, with_model
-from vcbench.tasks.base import Prompt, Task
+from vcbench.tasks.base import Exclusion, Prompt, Task, checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Workbench:
     sources: Mapping[str, Task]
     prompts: Mapping[str, list[Prompt]]
     fault: str | None = None
+    notes: tuple[str, ...] = ()
 
     def request(self, task: TaskConfig, prompt: Prompt) -> Request:
         """What the engine is asked for a prompt."""
@@ -56,9 +58,9 @@ class Workbench:
 def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
     """Finds the model, plans the cells and makes the prompts. Raises before anything is loaded or written."""
     files = resolve_model(config.model)
-    identity = with_model(identify(config), files)
-    if fault is not None:
-        identity = replace(identity, code_sha256=f"{identity.code_sha256} with {fault}")
+    check_weights(files)
+    config = resolved_sampling(config, files)
+    identity = with_model(identify(config, fault=fault), files)
     calibrations = find_calibrations(config, files)
     plan = build_plan(config, architecture=files.architecture, identity=identity, calibrations=calibrations)
     tokenizer = Tokenizer.from_files(files)
@@ -70,8 +72,12 @@ def prepare(config: RunConfig, *, fault: str | None = None) -> Workbench:
         plan=plan,
         tokenizer=tokenizer,
         sources=sources,
-        prompts={task.name: make_prompts(task, sources[task.name], tokenizer, config.seed) for task in config.tasks},
+        prompts={
+            task.name: make_prompts(task, sources[task.name], tokenizer, config.seed, files.architecture.max_context)
+            for task in config.tasks
+        },
         fault=fault,
+        notes=model_notes(config, files, tokenizer),
     )
 
 
@@ -86,9 +92,16 @@ def make_task(task: TaskConfig) -> Task:
     return source
 
 
-def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int) -> list[Prompt]:
-    """The prompts of a task, in order. Raises TaskError if one begins with two BOS tokens."""
-    prompts = source.prompts(tokenizer, limit=task.limit, seed=seed)
+def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int, max_context: int) -> list[Prompt]:
+    """The prompts of a task that fit the model's context, in order; the others join the task's exclusions.
+
+    Raises TaskError if none fits, or if one begins with two BOS tokens.
+    """
+    made = source.prompts(tokenizer, limit=task.limit, seed=seed)
+    reasons = {prompt.id: over_context(task, prompt, max_context) for prompt in made}
+    source.excluded += [Exclusion(id=name, reason=reason) for name, reason in reasons.items() if reason]
+    prompts = [prompt for prompt in made if not reasons[prompt.id]]
+    checked(prompts, task=task.name, excluded=source.excluded)
     for prompt in prompts:
         if tokenizer.bos_id is not None and prompt.ids[:2] == (tokenizer.bos_id, tokenizer.bos_id):
             raise TaskError(
@@ -99,17 +112,49 @@ def make_prompts(task: TaskConfig, source: Task, tokenizer: Tokenizer, seed: int
     return prompts
 
 
-def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:
-    """The decoder and the row tiles chosen by the exactness probe."""
+def over_context(task: TaskConfig, prompt: Prompt, max_context: int) -> str | None:
+    """Why the model's context has no room for a prompt and its answer, or None; such a prompt is not asked."""
+    total = len(prompt.ids) + task.max_tokens
+    if total <= max_context:
+        return None
+    return (
+        f"{len(prompt.ids)} prompt tokens + max_tokens {task.max_tokens} = {total} exceed the model's context of "
+        f"{max_context}, so it is not asked"
+    )
+
+
+def exclusions(name: str, source: Task, asked: int) -> list[str]:
+    """A line on the rows of a task that are not asked, with the first one's reason; none where all are."""
+    if not source.excluded:
+        return []
+    first = source.excluded[0]
+    count = f"task {name}: {len(source.excluded)} of {len(source.excluded) + asked} rows excluded"
+    return [f"{count}; the first: {first.id}: {first.reason}"]
+
+
+def check_weights(files: ModelFiles) -> None:
+    """Raises ModelError unless the weights are those of the architecture; before a run writes or moves anything."""
     with WeightReader(files.path) as reader:
         reader.check_complete(files.architecture)
-        return load_decoder(
+
+
+def load(files: ModelFiles, identity: Identity, exactness: Exactness) -> tuple[Decoder, dict[str, int]]:
+    """The decoder and the row tiles chosen by the exactness probe.
+
+    Raises ModelError if the weights are not those whose hash is recorded, before they were read or after.
+    """
+    files.check_unchanged()
+    with WeightReader(files.path) as reader:
+        reader.check_complete(files.architecture)
+        loaded = load_decoder(
             files.architecture,
             reader,
             device=torch.device(identity.device),
             dtype=getattr(torch, identity.dtype),
             exactness=exactness,
         )
+    files.check_unchanged()
+    return loaded
 
 
 def cell_setup(cell: Cell, config: RunConfig) -> CellSetup:

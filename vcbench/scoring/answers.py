@@ -30,12 +30,18 @@ def question(prompt: PromptLine) -> Question:
     return Question(id=prompt.request, target=prompt.target, meta=RecordedMeta(prompt.meta))
 
 
-def answer(line: RequestLine) -> Answer:
+def answer(run: Run, line: RequestLine) -> Answer:
     """What was answered. Records of schema 1 end in the text of the stop token, which is taken off."""
     text = line.text
+    prompt = run.prompts.get((line.task, line.request))
     if line.schema <= KEPT_STOP_TOKEN and line.finish_reason == "stop":
         text = CLOSING_TOKEN.sub("", text)
-    return Answer(text=text, token_ids=line.token_ids, finish_reason=line.finish_reason)
+    return Answer(
+        text=text,
+        token_ids=line.token_ids,
+        finish_reason=line.finish_reason,
+        prompt_tail=prompt.tail if prompt is not None else "",
+    )
 
 
 def answered(run: Run, cell: CellInfo, task: str) -> dict[str, RequestLine]:

@@ -28,7 +28,7 @@ def export(run: Run, directory: Path, tasks: Sequence[str]) -> list[Path]:
         for cell in (cell for cell in run.cells if cell.answers(name)):
             place = directory / name / re.sub(r"[^A-Za-z0-9._=-]+", "-", cell.label)
             pairs = [
-                (question(run.prompts[name, request]), answer(line))
+                (question(run.prompts[name, request]), answer(run, line))
                 for request, line in answered(run, cell, name).items()
             ]
             with explained(place, "write into", ELSEWHERE):

@@ -99,7 +99,7 @@ def predictions(run: Run, cell: CellInfo) -> Iterator[Prediction]:
     """The cell's answers as predictions."""
     for request, line in answered(run, cell, NAME).items():
         asked = question(run.prompts[NAME, request])
-        patch = prediction(cell.label, asked, answer(line))["model_patch"]
+        patch = prediction(cell.label, asked, answer(run, line))["model_patch"]
         yield Prediction(id=request, patch=patch, instance={**asked.meta["instance"], "patch": asked.target["patch"]})
 
 

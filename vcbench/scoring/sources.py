@@ -61,9 +61,9 @@ class TaskSource(Source):
         baseline = run.baseline(task)
         full = answered(run, baseline, task) if baseline is not None and cell.arm != "full" else {}
         for request, line in answered(run, cell, task).items():
-            reference = answer(full[request]) if request in full else None
+            reference = answer(run, full[request]) if request in full else None
             asked = question(run.prompts[task, request])
-            for metric, outcome in score_answer(self.task, asked, answer(line), reference).items():
+            for metric, outcome in score_answer(self.task, asked, answer(run, line), reference).items():
                 found[metric][request] = outcome
         return found
 

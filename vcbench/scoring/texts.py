@@ -15,7 +15,7 @@ from vcbench.records.schema import DivergenceLine, RequestLine
 from vcbench.scoring.answers import answer, answered
 from vcbench.scoring.sources import Outcomes, Source
 from vcbench.scoring.values import Failure, Outcome, checked
-from vcbench.tasks.base import Metric, Ratio, Value
+from vcbench.tasks.base import Answer, Metric, Ratio, Value
 
 INSTALL = "pip install 'vcbench[tasks]'"
 MODULES = {"rouge_l": "RougeL", "chrf": "Chrf", "bleu": "Bleu"}
@@ -59,7 +59,7 @@ class AgreementSource(Source):
             for name, value in agreement(full[request].token_ids, ours[request].token_ids).items():
                 found[name][request] = value
         for name, module in (self.modules or {}).items():
-            found[name] = _texts(name, module, full, ours, common)
+            found[name] = _texts(name, module, _written(run, full, ours, common))
         return found
 
 
@@ -82,6 +82,8 @@ class OutputSource(Source):
     title = "the outputs themselves"
     metrics = (
         Metric(name="tokens", summary="tokens of the output", kind="mean", better="neither"),
+        Metric(name="thinking_tokens", summary="of these, tokens of thoughts", kind="mean", better="neither"),
+        Metric(name="unended_thought", summary="ends within a thought, so that there is no answer", better="lower"),
         Metric(name="hit_max_tokens", summary="ended by the cap on tokens", better="neither"),
         Metric(name="looped", summary="repeats itself (see docs/metrics.md)", better="lower"),
         *(Metric(name=f"distinct_{n}", summary=f"different {n}-grams of all", kind="mean") for n in GRAMS),
@@ -92,17 +94,19 @@ class OutputSource(Source):
     def outcomes(self, run: Run, cell: CellInfo, task: str) -> Outcomes:
         found: Outcomes = {metric.name: {} for metric in self.metrics}
         for request, line in answered(run, cell, task).items():
-            for name, value in output(line).items():
+            for name, value in output(line, answer(run, line)).items():
                 found[name][request] = value
         return found
 
 
-def output(line: RequestLine) -> dict[str, Value]:
-    """Length and repetition of one output, on token ids."""
+def output(line: RequestLine, given: Answer) -> dict[str, Value]:
+    """Length and repetition of one output, on token ids; records before schema 3 do not say how long it thinks."""
     ids = line.token_ids
     share = distinct(ids, REP)
     return {
         "tokens": float(len(ids)),
+        "thinking_tokens": None if line.thinking_tokens is None else float(line.thinking_tokens),
+        "unended_thought": not given.thought_ended,
         "hit_max_tokens": line.finish_reason == "length",
         "looped": is_looped(ids),
         **{f"distinct_{n}": distinct(ids, n) for n in GRAMS},
@@ -173,10 +177,15 @@ def _without_transformers() -> Iterator[None]:
         del sys.modules["transformers"]
 
 
-def _texts(name: str, module: Any, full: Lines, ours: Lines, common: Sequence[str]) -> dict[str, Outcome]:
-    """A module's value of every answer, in one call; if that fails, one by one, so that none costs another."""
+def _written(run: Run, full: Lines, ours: Lines, common: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Whole outputs, thoughts included, of a cell and of full KV: what agrees is how the model writes."""
+    return {request: (answer(run, ours[request]).written, answer(run, full[request]).written) for request in common}
+
+
+def _texts(name: str, module: Any, outputs: Mapping[str, tuple[str, str]]) -> dict[str, Outcome]:
+    """A module's value of every output, in one call; if that fails, one by one, so that none costs another."""
     metric = next(metric for metric in AgreementSource.metrics if metric.name == name)
-    pairs = [(answer(ours[request]).text, answer(full[request]).text) for request in common]
+    pairs = list(outputs.values())
     if not pairs:
         return {}
 
@@ -185,7 +194,7 @@ def _texts(name: str, module: Any, full: Lines, ours: Lines, common: Sequence[st
         values: Sequence[Any] = module.compute(predictions=said, references=wanted)[name]
         return values
 
-    return dict(zip(common, _each(metric, compute, pairs), strict=True))
+    return dict(zip(outputs, _each(metric, compute, pairs), strict=True))
 
 
 def _each(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
-from vcbench.errors import TaskError
+from vcbench.errors import RowError, TaskError
 from vcbench.records.codec import plain
+from vcbench.tasks.reasoning import split
 
 
 class PromptTokenizer(Protocol):
@@ -103,11 +105,24 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One arm's answer. `text` has no closing stop token, but other special tokens (of tool calls) are in it."""
+    """One arm's answer, made of the text of its whole output; what it thinks before is no part of `text`.
+
+    So no task has to take thoughts out, and none can forget it. `text` has no closing stop token, but other special
+    tokens (of tool calls) are in it; it is empty where a thought did not end (`thought_ended`). `written` is the whole
+    output. `prompt_tail`: the prompt's last characters, which show whether the template opened a thought.
+    """
 
     text: str
     token_ids: Sequence[int]
     finish_reason: str
+    prompt_tail: InitVar[str] = ""
+    written: str = field(init=False)
+    thought_ended: bool = field(init=False)
+
+    def __post_init__(self, prompt_tail: str) -> None:
+        parts = split(self.text, prompt_tail=prompt_tail)
+        for name, value in (("written", self.text), ("text", parts.answer), ("thought_ended", parts.closed)):
+            object.__setattr__(self, name, value)
 
 
 class Task(ABC):
@@ -152,6 +167,28 @@ class Task(ABC):
     def export(self, cell: str, answers: Sequence[tuple[Question, Answer]], directory: Path) -> list[Path]:
         """Writes a cell's answers in the benchmark's own format, for its own tools, and says which files."""
         return []
+
+
+T = TypeVar("T")
+
+
+def as_needed(rows: Iterable[T], made: Sequence[Prompt], limit: int | None) -> Iterator[T]:
+    """The rows one by one until `made` holds `limit` prompts; what comes after is never read."""
+    remaining = iter(rows)
+    while limit is None or len(made) < limit:
+        try:
+            yield next(remaining)
+        except StopIteration:
+            return
+
+
+@contextmanager
+def excluding(excluded: list[Exclusion], name: str) -> Iterator[None]:
+    """Within it a row that is refused is added to `excluded` and no more is made of it."""
+    try:
+        yield
+    except RowError as error:
+        excluded.append(Exclusion(id=name, reason=str(error)))
 
 
 def follow_up_id(parent: Prompt, ids: Sequence[int], *, name: str) -> str:

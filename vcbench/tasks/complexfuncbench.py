@@ -7,12 +7,12 @@ synthetic: conversations over invented functions, written by this project in the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vcbench.errors import TaskError
+from vcbench.errors import RowError, TaskError
 from vcbench.registry import register
 from vcbench.tasks.base import (
     Answer,
@@ -23,7 +23,9 @@ from vcbench.tasks.base import (
     Task,
     TaskOptions,
     Value,
+    as_needed,
     checked,
+    excluding,
     follow_up_id,
 )
 from vcbench.tasks.budget import over
@@ -104,21 +106,26 @@ class ComplexFuncBench(Task):
         return self._options.mode == "interactive"
 
     def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
-        """The steps, or the first turns, of all conversations in the file's order; every row is checked."""
-        self._dialect = dialect_of(tokenizer, self._options.tool_call_format)
-        self._conversations = {each.id: each for each in self._read()}
-        self.excluded = []
+        """The steps, or the first turns, of the conversations in the file's order, as many as `limit` asks for.
+
+        Rows that are malformed, and those of an obstacle, are excluded.
+        """
+        options = self._options
+        self._dialect = dialect_of(tokenizer, options.tool_call_format)
+        self._conversations, self.excluded = {}, []
+        exact = _read_table(Path(options.exact_arguments)) if options.exact_arguments else None
         made: list[Prompt] = []
-        for conversation in self._conversations.values():
+        for name, row in as_needed(identified(file_rows(options, FILE, SAMPLE), "id"), made, limit):
             left = None if limit is None else limit - len(made)
-            if left is not None and left <= 0:
-                break
-            if self._options.domains and conversation.domain not in self._options.domains:
-                continue
-            if reason := conversation.obstacle(whole=self.has_follow_ups()):
-                self.excluded.append(Exclusion(id=conversation.id, reason=reason))
-                continue
-            made += self._of_conversation(conversation, tokenizer, left)
+            with excluding(self.excluded, name):
+                conversation = read_conversation(name, row, exact)
+                if options.domains and conversation.domain not in options.domains:
+                    continue
+                if reason := conversation.obstacle(whole=self.has_follow_ups()):
+                    self.excluded.append(Exclusion(id=name, reason=reason))
+                    continue
+                made += self._of_conversation(conversation, tokenizer, left)
+                self._conversations[name] = conversation
         return checked(made, task=NAME, excluded=self.excluded)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
@@ -144,12 +151,6 @@ class ComplexFuncBench(Task):
             target=prompt.target,
             meta={**prompt.meta, "turn": turn, "answers": answers},
         )
-
-    def _read(self) -> Iterator[Conversation]:
-        options = self._options
-        exact = _read_table(Path(options.exact_arguments)) if options.exact_arguments else None
-        for name, row in identified(file_rows(options, FILE, SAMPLE), "id"):
-            yield read_conversation(name, row, exact)
 
     def _of_conversation(
         self, conversation: Conversation, tokenizer: PromptTokenizer, left: int | None
@@ -178,7 +179,7 @@ class ComplexFuncBench(Task):
         try:
             ids = dialect.ids(tokenizer, as_messages(conversation.request, history), conversation.functions)
         except TaskError as error:
-            raise TaskError(f"conversation {conversation.id!r}: {error}") from error
+            raise RowError(f"conversation {conversation.id!r}: {error}") from error
         opening = FORMATS[dialect.format].OPENING if options.open_call else ""
         return Prompt(
             id=f"{conversation.id}/{'t1' if interactive else f's{step + 1}'}",

@@ -10,9 +10,10 @@ import hashlib
 import random
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import islice
 from math import inf
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from vcbench.tasks.base import (
     Task,
     Value,
     checked,
+    excluding,
 )
 from vcbench.tasks.budget import over
 from vcbench.tasks.rows import Row, read_rows
@@ -107,19 +109,28 @@ class Gsm8kLongTask(Task):
         """The prompts; examples are drawn from the seed, never from a prompt's own questions."""
         options = self.options
         assert isinstance(options, Options)
-        asked = [_problem(row) for row in source_rows(options, SAMPLE_FILE, config=options.config)]
-        pool = _examples(options) or asked
         self.excluded = []
+        asked = self._problems(source_rows(options, SAMPLE_FILE, config=options.config))
+        if (shown := _example_rows(options)) is not None:
+            pool = list(self._problems(shown, "example-"))
+        else:
+            # The examples of a prompt are drawn from all other rows, so all of them are read.
+            pool = list(asked)
+            asked = iter(pool)
         made: list[Prompt] = []
-        for start in range(0, len(asked), options.questions):
-            if limit is not None and len(made) >= limit:
-                break
-            prompt = _prompt(asked[start : start + options.questions], pool, tokenizer, options, seed)
+        while (limit is None or len(made) < limit) and (group := list(islice(asked, options.questions))):
+            prompt = _prompt(group, pool, tokenizer, options, seed)
             if (exclusion := over(prompt.id, len(prompt.ids), options.most_tokens)) is not None:
                 self.excluded.append(exclusion)
             else:
                 made.append(prompt)
         return checked(made, task="gsm8k-long", excluded=self.excluded)
+
+    def _problems(self, rows: Iterator[Row], prefix: str = "") -> Iterator[Problem]:
+        """The rows that are problems; the others are excluded."""
+        for row in rows:
+            with excluding(self.excluded, f"{prefix}{row.place.replace(' ', '-')}"):
+                yield _problem(row)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
         """Each question for itself; see `results`."""
@@ -186,14 +197,14 @@ def _problem(row: Row) -> Problem:
     return Problem(row.number, question, CALCULATION.sub("", answer), gold[1].replace(",", ""))
 
 
-def _examples(options: Options) -> list[Problem]:
-    """The worked examples of their own source; none if they come from the rows that are asked."""
+def _example_rows(options: Options) -> Iterator[Row] | None:
+    """The rows of the worked examples' own source; None if they come from the rows that are asked."""
     if options.examples:
-        return [_problem(row) for row in read_rows(Path(options.examples))]
+        return read_rows(Path(options.examples))
     if options.dataset and not options.file:
         shown = SplitOptions(dataset=options.dataset, revision=options.revision, split=EXAMPLE_SPLIT)
-        return [_problem(row) for row in source_rows(shown, SAMPLE_FILE, config=options.config)]
-    return []
+        return source_rows(shown, SAMPLE_FILE, config=options.config)
+    return None
 
 
 def _prompt(

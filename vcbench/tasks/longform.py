@@ -12,7 +12,18 @@ import yaml
 
 from vcbench.errors import TaskError, VcbenchError
 from vcbench.registry import register
-from vcbench.tasks.base import Answer, Prompt, PromptTokenizer, Question, Task, TaskOptions, Value, checked
+from vcbench.tasks.base import (
+    Answer,
+    Prompt,
+    PromptTokenizer,
+    Question,
+    Task,
+    TaskOptions,
+    Value,
+    as_needed,
+    checked,
+    excluding,
+)
 from vcbench.tasks.budget import over
 from vcbench.tasks.longform_sets.item import DataSet, Item
 from vcbench.tasks.longform_sets.longbench_write import LongBenchWrite
@@ -79,21 +90,20 @@ class LongformTask(Task):
         self.metrics = SCORED_AS[options.benchmark].metrics
 
     def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
-        """The rows as prompts; all rows are checked, those beyond the limit too."""
+        """The rows as prompts, as many as `limit` asks for; those that are malformed are excluded."""
         options = self.options
         assert isinstance(options, Options)
         benchmark = _benchmark(options)
         self.excluded = []
         made: list[Prompt] = []
-        for row in source_rows(options, _sample(options), config=_config(options)):
-            item = benchmark.item(row)
-            if limit is not None and len(made) >= limit:
-                continue
-            prompt = _prompt(row, item, tokenizer, options)
-            if (exclusion := over(prompt.id, len(prompt.ids), options.max_context_tokens)) is not None:
-                self.excluded.append(exclusion)
-            else:
-                made.append(prompt)
+        for row in as_needed(source_rows(options, _sample(options), config=_config(options)), made, limit):
+            name = f"{options.benchmark}-{row.number}"
+            with excluding(self.excluded, name):
+                prompt = _prompt(name, row, benchmark.item(row), tokenizer, options)
+                if (exclusion := over(name, len(prompt.ids), options.max_context_tokens)) is not None:
+                    self.excluded.append(exclusion)
+                else:
+                    made.append(prompt)
         return checked(made, task="longform", excluded=self.excluded)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
@@ -141,13 +151,13 @@ def _config(options: Options) -> str | None:
     return options.subset or "countdown_0.5k" if options.benchmark == "longproc" else None
 
 
-def _prompt(row: Row, item: Item, tokenizer: PromptTokenizer, options: Options) -> Prompt:
+def _prompt(name: str, row: Row, item: Item, tokenizer: PromptTokenizer, options: Options) -> Prompt:
     try:
         ids = tokenizer.chat([{"role": "user", "content": item.content}])
     except (VcbenchError, ValueError) as error:
         row.refuse(f"the prompt does not fit the model's chat template: {error}")
     return Prompt(
-        id=f"{options.benchmark}-{row.number}",
+        id=name,
         ids=tuple(ids),
         document_sha256=hashlib.sha256(row.data).hexdigest(),
         target=dict(item.target),

@@ -1,17 +1,22 @@
-"""Rows of local data files: JSON lines, a JSON array or parquet; every fault names file, place and field."""
+"""Rows of local data files: JSON lines, a JSON array or parquet; every fault names file, place and field.
+
+Rows are read as they are asked for. One that is damaged costs no other: it comes too, and refuses when it is looked at.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vcbench.errors import TaskError
+from vcbench.errors import RowError, TaskError
 from vcbench.registry import suggest
 
 PARQUET = b"PAR1"
+BATCH_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +37,15 @@ class Row:
         return self.where.rpartition(", ")[2]
 
     def refuse(self, message: str) -> NoReturn:
-        """Raises TaskError with file and place."""
-        raise TaskError(f"{self.where}: {message}")
+        """Raises RowError with file and place."""
+        raise RowError(f"{self.where}: {message}")
 
     def has(self, field: str) -> bool:
         """Whether the row has the field with something other than null."""
         return self.values.get(field) is not None
 
     def value(self, field: str) -> Any:
-        """The field's value. Raises TaskError where the row is without it."""
+        """The field's value. Raises RowError where the row is without it."""
         if field not in self.values:
             names = ", ".join(f"`{name}`" for name in self.values) or "none"
             near = suggest(field, list(self.values))
@@ -49,7 +54,7 @@ class Row:
         return self.values[field]
 
     def text(self, field: str, *, empty: bool = False) -> str:
-        """The field's text. Raises TaskError where it is missing, something else, or empty unless `empty` is true."""
+        """The field's text. Raises RowError where it is missing, something else, or empty unless `empty` is true."""
         value = self.value(field)
         if not isinstance(value, str):
             self.refuse(f"field `{field}` must be a text, not {_kind(value)}")
@@ -58,14 +63,14 @@ class Row:
         return value
 
     def items(self, field: str) -> list[Any]:
-        """The field's list. Raises TaskError where it is missing or something else."""
+        """The field's list. Raises RowError where it is missing or something else."""
         value = self.value(field)
         if not isinstance(value, list):
             self.refuse(f"field `{field}` must be a list, not {_kind(value)}")
         return value
 
     def identifier(self, field: str) -> str:
-        """The field as an id: a text, or a whole number written out. Raises TaskError on all else."""
+        """The field as an id: a text, or a whole number written out. Raises RowError on all else."""
         value = self.values.get(field)
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             self.refuse(f"field `{field}` must be a text or a whole number, not {json.dumps(value)}")
@@ -74,7 +79,7 @@ class Row:
     def messages(self, field: str) -> list[dict[str, Any]]:
         """The field's conversation, whose `content` may be a text or a list of text parts; both are used in the wild.
 
-        Raises TaskError where it is no list of objects with a `role`, or a content holds anything but text.
+        Raises RowError where it is no list of objects with a `role`, or a content holds anything but text.
         """
         messages = self.items(field)
         for number, message in enumerate(messages):
@@ -90,10 +95,26 @@ class Row:
         return messages
 
 
+class _Damaged(Mapping[str, Any]):
+    """The values of a row that has none: whoever looks at them is told why."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __getitem__(self, key: str) -> NoReturn:
+        raise RowError(self.reason)
+
+    def __iter__(self) -> NoReturn:
+        raise RowError(self.reason)
+
+    def __len__(self) -> NoReturn:
+        raise RowError(self.reason)
+
+
 def read_rows(path: Path) -> Iterator[Row]:
     """The objects of a file, told apart by its first bytes; blank lines are skipped.
 
-    Raises TaskError if the file cannot be read, or with the place of the first row that is malformed.
+    Raises TaskError if the file cannot be read. A row that is malformed raises RowError where its values are used.
     """
     try:
         data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
@@ -110,50 +131,55 @@ def read_rows(path: Path) -> Iterator[Row]:
 def identified(rows: Iterable[Row], *fields: str, numbered: bool = False) -> Iterator[tuple[str, Row]]:
     """The rows with their ids, from the first of `fields` that a row has; `numbered` names the others by their place.
 
-    Raises TaskError on a malformed or missing id, and on a repeated one with both places.
+    A row without a usable id is named by its place, and damaged. Raises TaskError on a repeated id, with both places.
     """
     places: dict[str, str] = {}
     for row in rows:
-        given = next((field for field in fields if field in row.values), None)
-        unnamed = given is None and numbered
-        name = row.place.replace(" ", "-") if unnamed else row.identifier(given or fields[0])
+        place = row.place.replace(" ", "-")
+        try:
+            given = next((field for field in fields if field in row.values), None)
+            name = place if given is None and numbered else row.identifier(given or fields[0])
+        except RowError as error:
+            yield place, _damaged(row.where, row.number, row.data, str(error))
+            continue
         if name in places:
             kind, other = row.place.split()[0], places[name]
-            row.refuse(f"{given or fields[0]} {name!r} is that of {other} already; give each {kind} its own")
+            raise TaskError(
+                f"{row.where}: {given or fields[0]} {name!r} is that of {other} already; give each {kind} its own"
+            )
         places[name] = row.place
         yield name, row
 
 
 def mapping_rows(mappings: Iterable[Mapping[str, Any]], source: str) -> Iterator[Row]:
-    """Rows of a table that was read by another library. Raises TaskError on a value that JSON cannot hold."""
+    """Rows of a table that was read by another library. One with a value that JSON cannot hold is damaged."""
     for number, values in enumerate(mappings, start=1):
         where = f"{source}, row {number}"
         try:
             data = json.dumps(values, sort_keys=True, ensure_ascii=False, allow_nan=False, default=str)
         except ValueError as error:
-            raise TaskError(f"{where}: holds a number that is not finite ({error})") from error
-        yield _row(where, number, data.encode("utf-8", "surrogatepass"), json.loads(data))
+            yield _damaged(where, number, b"", f"{where}: holds a number that is not finite ({error})")
+        else:
+            yield _row(where, number, data.encode("utf-8", "surrogatepass"), json.loads(data))
 
 
 def _line_rows(path: Path, data: bytes) -> Iterator[Row]:
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    for number, line in enumerate(io.BytesIO(data), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        values = _parsed(where, line, "a line of JSON")
-        if not isinstance(values, dict):
-            raise TaskError(f"{where}: a line must be a JSON object, not {type(values).__name__}")
-        yield _row(where, number, line.strip(), values)
+        try:
+            values = _parsed(where, line, "a line of JSON")
+        except TaskError as error:
+            yield _damaged(where, number, line.strip(), str(error))
+        else:
+            yield _object(where, number, line.strip(), values, "a line")
 
 
 def _array_rows(path: Path, data: bytes) -> Iterator[Row]:
-    items = _parsed(str(path), data, "a JSON array")
-    for number, values in enumerate(items, start=1):
-        where = f"{path}, row {number}"
-        if not isinstance(values, dict):
-            raise TaskError(f"{where}: an item must be a JSON object, not {type(values).__name__}")
-        canonical = json.dumps(values, sort_keys=True, ensure_ascii=False)
-        yield _row(where, number, canonical.encode("utf-8", "surrogatepass"), values)
+    for number, values in enumerate(_parsed(str(path), data, "a JSON array"), start=1):
+        canonical = json.dumps(values, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        yield _object(f"{path}, row {number}", number, canonical, values, "an item")
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -162,11 +188,16 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         import pyarrow.parquet
     except ImportError as error:
         raise TaskError(f"{path} is parquet, which needs pyarrow: pip install 'vcbench[tasks]'") from error
-    try:
-        mappings = pyarrow.parquet.read_table(path).to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise TaskError(f"{path} is not a parquet file that can be read: {error}") from error
-    yield from mapping_rows(mappings, str(path))
+
+    def mappings() -> Iterator[Mapping[str, Any]]:
+        try:
+            with pyarrow.parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                    yield from batch.to_pylist()
+        except (OSError, pyarrow.ArrowException) as error:
+            raise TaskError(f"{path} is not a parquet file that can be read: {error}") from error
+
+    yield from mapping_rows(mappings(), str(path))
 
 
 def _parsed(where: str, data: bytes, what: str) -> Any:
@@ -176,11 +207,21 @@ def _parsed(where: str, data: bytes, what: str) -> Any:
         raise TaskError(f"{where}: not {what} ({error})") from error
 
 
+def _object(where: str, number: int, data: bytes, values: Any, what: str) -> Row:
+    if isinstance(values, dict):
+        return _row(where, number, data, values)
+    return _damaged(where, number, data, f"{where}: {what} must be a JSON object, not {type(values).__name__}")
+
+
 def _row(where: str, number: int, data: bytes, values: Mapping[str, Any]) -> Row:
-    row = Row(where, number, data, values)
-    if (field_name := _surrogate(values)) is not None:
-        row.refuse(f"field `{field_name}` holds a lone surrogate, which no tokenizer can encode; remove it")
-    return row
+    if (field_name := _surrogate(values)) is None:
+        return Row(where, number, data, values)
+    reason = f"field `{field_name}` holds a lone surrogate, which no tokenizer can encode; remove it"
+    return _damaged(where, number, data, f"{where}: {reason}")
+
+
+def _damaged(where: str, number: int, data: bytes, reason: str) -> Row:
+    return Row(where, number, data, _Damaged(reason))
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -26,13 +26,15 @@ from vcbench.tasks.base import (
     Question,
     Task,
     Value,
+    as_needed,
     checked,
+    excluding,
 )
 from vcbench.tasks.budget import fit, too_long
 from vcbench.tasks.rows import Row, identified
 from vcbench.tasks.source import SplitOptions, source_rows
 from vcbench.tasks.swebench.checkout import oracle_files
-from vcbench.tasks.swebench.patch import applies, extract_patch, file_f1, parse_patch
+from vcbench.tasks.swebench.patch import Parsed, applies, extract_patch, file_f1, parse_patch, swebench_patch
 from vcbench.tasks.swebench.prompt import build_text, is_marker, shown_files, split_code
 
 SAMPLE_FILE = "swebench_lite.jsonl"
@@ -66,19 +68,21 @@ class SwebenchLiteTask(Task):
         Metric(name="patch_extracted", summary="a diff is in the answer"),
         Metric(name="patch_format_rate", summary="the patch parses and has a file and a hunk", headline=True),
         Metric(name="patch_apply_rate", summary="git can apply the patch to the prompt's files", headline=True),
+        Metric(name="swebench_format_rate", summary="patch_format_rate of what SWE-bench's own extractor finds"),
+        Metric(name="swebench_apply_rate", summary="patch_apply_rate of what SWE-bench's own extractor finds"),
         Metric(name="file_f1", summary="F1 of the files changed against the gold patch's", kind="mean"),
         Metric(name="same_patch_as_full", summary="the same patch as full KV's; only where one of them has a patch"),
     )
 
     def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
-        """The instances in their order; those over `max_context_tokens` even without code are excluded."""
+        """The instances in their order; bad rows and those over `max_context_tokens` even without code are excluded."""
         options = self.options
         assert isinstance(options, Options)
         self.excluded = []
         made: list[Prompt] = []
-        for name, row in identified(source_rows(options, SAMPLE_FILE), "instance_id"):
-            _check(row)
-            if limit is None or len(made) < limit:
+        for name, row in as_needed(identified(source_rows(options, SAMPLE_FILE), "instance_id"), made, limit):
+            with excluding(self.excluded, name):
+                _check(row)
                 prompt = _prompt(name, row, tokenizer, options)
                 if isinstance(prompt, Exclusion):
                     self.excluded.append(prompt)
@@ -87,17 +91,19 @@ class SwebenchLiteTask(Task):
         return checked(made, task=NAME, excluded=self.excluded)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
-        """The metrics of one answer. Cost: a run of git, about 10 ms."""
-        patch = extract_patch(answer.text)
-        parsed = parse_patch(patch) if patch is not None else None
-        valid = parsed is not None and parsed.valid
+        """The metrics of one answer. Cost: one or two runs of git, about 10 ms each."""
+        patch, theirs = extract_patch(answer.text), swebench_patch(answer.text)
+        parsed = parse_patch(patch) if patch is not None else Parsed(fault="is none")
         files = question.target["files"]
-        paths = parsed.paths if parsed is not None else frozenset()
+        applied = _applies(patch, parsed, files)
+        found = parse_patch(theirs)
         return {
             "patch_extracted": patch is not None,
-            "patch_format_rate": valid,
-            "patch_apply_rate": None if files is None else patch is not None and valid and applies(patch, files),
-            "file_f1": file_f1(paths, parse_patch(question.target["patch"]).paths),
+            "patch_format_rate": parsed.valid,
+            "patch_apply_rate": applied,
+            "swebench_format_rate": found.valid,
+            "swebench_apply_rate": applied if theirs == patch else _applies(theirs, found, files),
+            "file_f1": file_f1(parsed.paths, parse_patch(question.target["patch"]).paths),
             "same_patch_as_full": _same_patch(patch, reference),
         }
 
@@ -174,6 +180,11 @@ def _text(row: Row, options: Options) -> str:
     if not directory.is_dir():
         raise TaskError(f"task {NAME!r}: `checkouts` {directory} is not a directory")
     return build_text(row.text("problem_statement"), oracle_files(row, directory))
+
+
+def _applies(patch: str | None, parsed: Parsed, files: Mapping[str, str] | None) -> bool | None:
+    """Whether git takes the patch on the prompt's files; None where they are not known."""
+    return None if files is None else patch is not None and parsed.valid and applies(patch, files)
 
 
 def _same_patch(patch: str | None, reference: Answer | None) -> bool | None:

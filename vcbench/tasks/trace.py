@@ -19,7 +19,9 @@ from vcbench.tasks.base import (
     Task,
     TaskOptions,
     Value,
+    as_needed,
     checked,
+    excluding,
 )
 from vcbench.tasks.budget import over
 from vcbench.tasks.recorded_requests import NAMES, RecordedRequest, read_request
@@ -65,24 +67,23 @@ class TraceTask(Task):
             headline=True,
         ),
         Metric(name="exact_calls", summary="exactly the recorded calls of functions, in any order"),
-        Metric(name="same_as_full", summary="exactly the text of full KV"),
+        Metric(name="same_as_full", summary="exactly the answer of full KV, where that gives one"),
     )
 
     def prompts(self, tokenizer: PromptTokenizer, *, limit: int | None, seed: int) -> list[Prompt]:
-        """The file's prompts in its order; ids and fields of all lines are checked, beyond the limit too."""
+        """The file's prompts in its order, as many as `limit` asks for; lines that are no request are excluded."""
         options = self.options
         assert isinstance(options, Options)
         self.excluded = []
         made: list[Prompt] = []
-        for name, row in identified(rows_of(options.path, SAMPLE_FILE), *NAMES, numbered=True):
-            request = read_request(row)
-            if limit is not None and len(made) >= limit:
-                continue
-            prompt = _prompt(row, name, request, tokenizer, options)
-            if (exclusion := over(prompt.id, len(prompt.ids), options.max_context_tokens)) is not None:
-                self.excluded.append(exclusion)
-            else:
-                made.append(prompt)
+        rows = identified(rows_of(options.path, SAMPLE_FILE), *NAMES, numbered=True)
+        for name, row in as_needed(rows, made, limit):
+            with excluding(self.excluded, name):
+                prompt = _prompt(row, name, read_request(row), tokenizer, options)
+                if (exclusion := over(prompt.id, len(prompt.ids), options.max_context_tokens)) is not None:
+                    self.excluded.append(exclusion)
+                else:
+                    made.append(prompt)
         return checked(made, task="trace", excluded=self.excluded)
 
     def score(self, question: Question, answer: Answer, reference: Answer | None) -> Mapping[str, Value]:
@@ -93,8 +94,13 @@ class TraceTask(Task):
             "exact_response": None if recorded is None else answer.text.strip() == recorded.strip(),
             "response_similarity": None if recorded is None else similarity(answer.text, recorded),
             "exact_calls": _exact_calls(question, answer),
-            "same_as_full": None if reference is None else answer.text == reference.text,
+            "same_as_full": _same_answer(answer, reference),
         }
+
+
+def _same_answer(answer: Answer, reference: Answer | None) -> bool | None:
+    """None where full KV's thought did not end, so that it gives no answer."""
+    return answer.text == reference.text if reference is not None and reference.thought_ended else None
 
 
 def _exact_calls(question: Question, answer: Answer) -> bool | None:

@@ -16,9 +16,9 @@ SECOND = ToolCall("find", {"id": "b"})
 THIRD = ToolCall("book", {"id": "c"})
 TEXT = Parsed((), "It is done.")
 SIGNATURES = {
-    "look_up": Signature({"query": "string"}, ("query",)),
-    "find": Signature({"id": "string", "page": "number"}, ("id",)),
-    "book": Signature({"id": "string"}, ("id",)),
+    "look_up": Signature.load({"types": {"query": "string"}, "required": ("query",)}),
+    "find": Signature.load({"types": {"id": "string", "page": "number"}, "required": ("id",)}),
+    "book": Signature.load({"types": {"id": "string"}, "required": ("id",)}),
 }
 
 

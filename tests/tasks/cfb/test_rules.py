@@ -14,7 +14,12 @@ from vcbench.tasks.tool_calls.base import Signature, ToolCall
 
 GOLDEN = ToolCall("Search_Hotels", {"dest_id": "20033173", "adults": 1, "categories_filter": "class::4,free::2"})
 SIGNATURES = {
-    "f": Signature({"s": "string", "n": "number", "i": "integer", "b": "boolean", "a": "array", "o": "object"}, ("s",))
+    "f": Signature.load(
+        {
+            "types": {"s": "string", "n": "number", "i": "integer", "b": "boolean", "a": "array", "o": "object"},
+            "required": ("s",),
+        }
+    )
 }
 
 

@@ -152,8 +152,9 @@ GOOD = {"prompt": "Write. #*# Floor 1:", **TARGET}
         ({"number": "4"}, "field `number` must be a whole number of at least 1"),
         ({"number": True}, "field `number`"),
         ({"checks_once": ["x"]}, "field `checks_once` must be an object from part numbers to texts"),
-        ({"checks_once": {"5": "x"}}, "field `checks_once` names part '5'; parts are 1 to 4"),
-        ({"checks_once": {"one": "x"}}, "names part 'one'"),
+        ({"checks_once": {"one": "x"}}, "field `checks_once` names part 'one', which is no whole number"),
+        ({"checks_once": {"-1": "x"}}, "names part '-1'"),
+        ({"checks_once": {"1": "x", "01": "y"}}, "names part 1 twice, with different texts"),
         ({"checks_range": {"2": 3}}, "field `checks_range`, part 2: must be a text"),
         ({"checks_range": {"2": "with the"}}, "at least one word that is no stop word"),
     ],
@@ -163,6 +164,18 @@ def test_malformed_rows_name_place_and_field(change: dict[str, Any], says: str) 
         LongGenBench().item(row(GOOD | change))
     assert str(caught.value).startswith("rows.jsonl, line 3: ")
     assert says in str(caught.value)
+
+
+def test_numbers_of_parts_are_read_as_upstream_does() -> None:
+    """The published files have `061`, and part 53 of 52."""
+    checks = {"02": "cinema", " 3 ": "concert", "5": "museum", "0": "zoo"}
+    item = LongGenBench().item(row(GOOD | {"checks_once": checks, "checks_range": {"009": "park"}}))
+
+    assert item.target["checks_once"] == {"2": "cinema", "3": "concert"}
+    assert item.target["checks_range"] == {}
+    assert item.meta["parts_passed_over"] == [0, 5, 9]
+    plain = LongGenBench().item(row(GOOD))
+    assert "parts_passed_over" not in plain.meta
 
 
 def test_a_missing_field_is_named() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.real_data import real
 from vcbench.tasks.tool_calls.base import Parsed, Signature, ToolCall
 from vcbench.tasks.tool_calls.formats import FORMATS, FormatName, parse
-from vcbench.tasks.tool_calls.qwen3_coder import typed
+from vcbench.tasks.tool_calls.schema import plain_schema, value_of
 
 TYPES = {
     "place": "string",
@@ -24,7 +24,11 @@ TYPES = {
     "flag": "boolean",
     "plain": "",
 }
-SIGNATURES = {"find": Signature(TYPES), "Get_Reviews(Tips)": Signature(TYPES), "no_arguments": Signature({})}
+SIGNATURES = {
+    "find": Signature.load({"types": TYPES, "required": ()}),
+    "Get_Reviews(Tips)": Signature.load({"types": TYPES, "required": ()}),
+    "no_arguments": Signature.load({"types": {}, "required": ()}),
+}
 CALLS = (
     ToolCall("find", {"place": 'Ålsund "Nord"\n</tool_call> \\ {', "count": -3, "ratio": 2.5, "flag": False}),
     ToolCall("Get_Reviews(Tips)", {"deep": {"a": [1, {"b": None}], "ü": "x; y"}, "list": ["a", 1.5, True]}),
@@ -186,7 +190,8 @@ def test_objects_inside_a_call_are_not_calls() -> None:
     ],
 )
 def test_values_written_as_text_get_their_types(text: str, kind: str, value: Any) -> None:
-    found = typed(text, kind)
+    parameters = {"properties": {"x": {"type": kind} if kind else {}}}
+    found = value_of(text, plain_schema(parameters), "x")
     assert (found, type(found)) == (value, type(value))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from vcbench.tasks.cfb.assignment import best_pairs
 from vcbench.tasks.cfb.conversations import ExactArguments
+from vcbench.tasks.json_values import same
 from vcbench.tasks.tool_calls.base import Signatures, ToolCall
 
 ErrorType = Literal[
@@ -63,12 +64,13 @@ def format_problem(call: ToolCall, signatures: Signatures) -> FormatProblem | No
     signature = signatures.get(call.name)
     if signature is None:
         return FormatProblem("func_error", f"There is no function named {call.name}.")
+    types = signature.types
     if missing := sorted(set(signature.required) - call.arguments.keys()):
         return FormatProblem("param_missing", f"{call.name} needs the parameters {', '.join(missing)} too.")
-    if unknown := sorted(call.arguments.keys() - signature.types.keys()):
+    if unknown := sorted(call.arguments.keys() - types.keys()):
         return FormatProblem("hallucination", f"{call.name} has no parameters {', '.join(unknown)}.")
     for key, value in call.arguments.items():
-        kind = signature.types[key]
+        kind = types[key]
         if not isinstance(value, _CLASSES.get(kind, object)):
             return FormatProblem("value_error", f"{key} of {call.name} must be a {kind}, not {type(value).__name__}.")
     return None
@@ -103,7 +105,7 @@ def _likeness(predicted: ToolCall, golden: ToolCall) -> int:
 def _equal(key: str, a: Any, b: Any) -> bool:
     if key == SET_ARGUMENT and isinstance(a, str) and isinstance(b, str):
         return _parts(a) == _parts(b)
-    return bool(a == b)
+    return same(a, b)
 
 
 def _parts(text: str) -> set[str]:

@@ -1,7 +1,9 @@
 """LongGenBench: a diary, menu, tower or city in dozens of numbered parts, some of which must hold given things.
 
-Source: Wu et al., arXiv 2409.02076. The constraint checks of the paper are a language model's yes or no; here they are
-words looked up in the part, so both can err and their figures are not comparable.
+Source: Wu et al., arXiv 2409.02076. As in upstream's evaluation, numbers of parts are read by `int`, and a constraint
+on a part that cannot occur, such as part 53 of 52, is passed over; the prompt's meta says which. The constraint checks
+of the paper are a language model's yes or no; here they are words looked up in the part, so both can err and their
+figures are not comparable.
 """
 
 from __future__ import annotations
@@ -55,18 +57,25 @@ class LongGenBench:
         prompt, prefix = row.text("prompt"), row.text("prefix")
         if not prompt.rstrip().endswith(prefix.rstrip()):
             row.refuse("field `prompt` must end with the `prefix`, which answers go on from")
+        given = {kind: _checks(row, f"checks_{kind}") for kind in CHECKS}
         target = {
             "prefix": prefix,
             "type": row.text("type"),
             "number": number,
-            **{f"checks_{kind}": _checks(row, f"checks_{kind}", number) for kind in CHECKS},
+            **{
+                f"checks_{kind}": {str(part): wanted for part, wanted in checks.items() if 1 <= part <= number}
+                for kind, checks in given.items()
+            },
         }
-        return Item(content=prompt, target=target, meta={"type": target["type"], "number": number})
+        beyond = sorted({part for checks in given.values() for part in checks if not 1 <= part <= number})
+        passed_over = {"parts_passed_over": beyond} if beyond else {}
+        return Item(content=prompt, target=target, meta={"type": target["type"], "number": number, **passed_over})
 
     def score(self, target: Mapping[str, Any], answer: str, reference: str | None) -> Mapping[str, Value]:
         """Completion and constraints; see `parts` and `holds`."""
         found, met = _verdict(target, answer)
         checks = {kind: target[f"checks_{kind}"] for kind in CHECKS}
+        theirs = None if reference is None else _verdict(target, reference)
         total = sum(len(given) for given in checks.values())
         reachable = sum(int(part) in found for given in checks.values() for part in given)
         by_kind = {
@@ -77,7 +86,7 @@ class LongGenBench:
             "constraints": Ratio(len(met), total),
             "constraints_in_found": Ratio(len(met), reachable),
             **by_kind,
-            "same_as_full": None if reference is None else _verdict(target, reference) == (found, met),
+            "same_as_full": None if theirs is None or not theirs[0] else theirs == (found, met),
         }
 
 
@@ -129,17 +138,20 @@ def _stem(word: str) -> str:
     return word
 
 
-def _checks(row: Row, field: str, number: int) -> dict[str, str]:
+def _checks(row: Row, field: str) -> dict[int, str]:
+    """What is asked of each part, by its number; like upstream, `061` is 61."""
     given = row.value(field)
     if isinstance(given, list) and not given:
         given = {}
     if not isinstance(given, dict):
         row.refuse(f"field `{field}` must be an object from part numbers to texts")
+    checks: dict[int, str] = {}
     # Parquet has one column for each number, with nulls.
-    checks = {part: wanted for part, wanted in given.items() if wanted is not None}
-    for part, wanted in checks.items():
-        if not re.fullmatch(r"[1-9][0-9]{0,8}", part) or int(part) > number:
-            row.refuse(f"field `{field}` names part {part!r}; parts are 1 to {number}")
+    for part, wanted in ((part, wanted) for part, wanted in given.items() if wanted is not None):
+        if not re.fullmatch(r"\s*[0-9]{1,9}\s*", part):
+            row.refuse(f"field `{field}` names part {part!r}, which is no whole number")
         if not isinstance(wanted, str) or not _stems(wanted):
             row.refuse(f"field `{field}`, part {part}: must be a text with at least one word that is no stop word")
+        if checks.setdefault(int(part), wanted) != wanted:
+            row.refuse(f"field `{field}` names part {int(part)} twice, with different texts")
     return checks

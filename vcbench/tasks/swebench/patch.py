@@ -1,7 +1,8 @@
 """Patches in answers: found, parsed, and tried on the files that the prompt showed.
 
-SWE-bench's own extraction falls back to the whole answer, so an answer in prose "has a patch" there. Here an answer
-has one only if a diff's headers are in it, and a patch is valid only if it parses to files with hunks.
+SWE-bench's own extraction takes the first fence and falls back to the whole answer, so an answer in prose "has a patch"
+there, and a diff behind another fence is lost. Here an answer has one if a diff's headers are in it, wherever, and a
+patch is valid only if it parses to files with hunks. `swebench_patch` is what SWE-bench's own makes of an answer.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from vcbench.errors import TaskError
+from vcbench.tasks.swebench.diffs import joined
 
 _TAGS = ("patch", "diff")
-_DIFF_FENCE = re.compile(r"```(?:diff|patch)[ \t]*\n(.*?)```", re.DOTALL)
-_FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
-_HEADERS = re.compile(r"^(?:diff --git \S|--- \S.*\n\+\+\+ \S|@@ -\d)", re.MULTILINE)
+_OPENING_TAG = re.compile(r"<([\w-]+)>")
+_OPENING_FENCE = re.compile(r"```(\w+)?\n")
+_CRLF_HEADER = re.compile(r"^[ \t]*(?:\+\+\+ |@@ -\d).*\r$", re.MULTILINE)
 _END_OF_TEXT = "</s>"
 _GIT_TIMEOUT_S = 30
 
@@ -41,15 +43,27 @@ class Parsed:
 def extract_patch(text: str) -> str | None:
     """The answer's patch, ending in a newline; None where the answer has no diff.
 
-    Looks in a `<patch>` or `<diff>` tag, then in a fence marked `diff` or `patch`, then in any other, then in the
-    whole answer up to `</s>`, as SWE-bench does. An unclosed tag or fence counts as the whole answer.
+    It is what the first closed `<patch>` or `<diff>` tag holds, if there is a diff in it, else the diffs of the whole
+    answer, whatever fences and prose stand around or between them; see `diffs.joined`. Line ends of an answer that has
+    CRLF in a diff's headers become LF.
     """
-    if (tagged := _tagged(text)) is not None:
-        return _diff(tagged)
-    for pattern in (_DIFF_FENCE, _FENCE):
-        if match := pattern.search(text):
-            return _diff(match[1])
-    return _diff(text.split(_END_OF_TEXT)[0])
+    text = re.sub(rf"{_END_OF_TEXT}\s*\Z", "", text)
+    if _CRLF_HEADER.search(text):
+        text = text.replace("\r\n", "\n")
+    if (tagged := _tagged(text)) is not None and (patch := joined(tagged, fenced=True)) is not None:
+        return patch
+    return joined(text)
+
+
+def swebench_patch(text: str) -> str:
+    """What SWE-bench's own `extract_diff` makes of an answer, its rule restated; the whole answer if it finds nothing.
+
+    The first tag or fence named `diff` or `patch`, tags before fences, else the first of any name. Cost: linear, where
+    the original is quadratic in tags that do not end.
+    """
+    blocks = [*_tag_blocks(text), *_fence_blocks(text)]
+    named = [content for name, content in blocks if name in _TAGS]
+    return (named or [content for _, content in blocks] or [text.split(_END_OF_TEXT)[0]])[0]
 
 
 def parse_patch(patch: str) -> Parsed:
@@ -97,22 +111,43 @@ def file_f1(predicted: frozenset[str], gold: frozenset[str]) -> float:
 
 
 def _tagged(text: str) -> str | None:
-    """What the first closed tag holds. Takes linear time on the endless openings of an answer that loops."""
+    """What the first closed tag holds; one that ends at a line's beginning, for a diff's own lines never begin so.
+
+    Takes linear time on the endless openings of an answer that loops.
+    """
     found: dict[int, str] = {}
     for tag in _TAGS:
         start = text.find(f"<{tag}>")
-        end = text.find(f"</{tag}>", start)
+        end = text.find(f"\n</{tag}>", start)
+        end = end + 1 if end >= 0 else text.find(f"</{tag}>", start)
         if 0 <= start < end:
             found[start] = text[start + len(tag) + 2 : end]
     return found[min(found)] if found else None
 
 
-def _diff(text: str) -> str | None:
-    """The text as a diff, if there are headers of one in it."""
-    if not _HEADERS.search(text):
-        return None
-    text = text.lstrip("\n")
-    return text if text.endswith("\n") else f"{text}\n"
+def _tag_blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Name and content of each closed tag, outermost only."""
+    at, unended = 0, set[str]()
+    while (opening := _OPENING_TAG.search(text, at)) is not None:
+        at, name = opening.end(), opening[1]
+        end = -1 if name in unended else text.find(f"</{name}>", at)
+        if end < 0:
+            unended.add(name)
+            # Only `<` may begin the next one.
+            at = opening.start() + 1
+            continue
+        yield name, text[at:end]
+        at = end + len(name) + 3
+
+
+def _fence_blocks(text: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while (opening := _OPENING_FENCE.search(text, at)) is not None:
+        end = text.find("```", opening.end())
+        if end < 0:
+            return
+        yield opening[1] or "", text[opening.end() : end]
+        at = end + 3
 
 
 def _write(directory: Path, path: str, content: str) -> None:

@@ -7,13 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
+from vcbench.tasks import json_values
+from vcbench.tasks.json_values import NotJSONError, same
+from vcbench.tasks.tool_calls.schema import plain_schema
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ToolCall:
-    """A call of a function with named arguments."""
+    """A call of a function with named arguments. Equal calls have the same arguments as JSON: true is not 1."""
 
     name: str
     arguments: Mapping[str, Any]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ToolCall) and self.name == other.name and same(self.arguments, other.arguments)
+
+    def __hash__(self) -> int:
+        return hash((self.name, frozenset(self.arguments)))
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -36,26 +46,36 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function takes: the JSON type of each parameter by name ("" where none is declared), and what it needs."""
+    """What a function takes: the JSON schema of its parameters, in the words of `plain_schema`."""
 
-    types: Mapping[str, str]
-    required: tuple[str, ...] = ()
+    schema: Mapping[str, Any]
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Self:
-        """The signature in a JSON schema of `properties` and `required`."""
-        properties = parameters.get("properties") or {}
-        types = {name: _type(schema) for name, schema in properties.items()}
-        return cls(types, tuple(parameters.get("required") or ()))
+        """The signature in a declaration's JSON schema of `properties` and `required`."""
+        return cls(plain_schema(parameters))
 
     @classmethod
     def load(cls, values: Mapping[str, Any]) -> Self:
-        """What `as_dict` gave."""
-        return cls(values["types"], tuple(values["required"]))
+        """What `as_dict` gave; records before schema 3 hold the type of each parameter ("" for none) alone."""
+        if "types" not in values:
+            return cls(values["schema"])
+        properties = {name: {"type": kind} if kind else {} for name, kind in values["types"].items()}
+        return cls.of({"properties": properties, "required": list(values["required"])})
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {"types": dict(self.types), "required": list(self.required)}
+        return {"schema": dict(self.schema)}
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Each parameter's type by name: of several the first that is not null, "" where none is declared."""
+        return {name: _type(schema) for name, schema in (self.schema.get("properties") or {}).items()}
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """What a call must give."""
+        return tuple(self.schema.get("required") or ())
 
 
 Signatures = Mapping[str, Signature]
@@ -110,28 +130,28 @@ def call_of(value: Any, *keys: str) -> ToolCall:
     given = [key for key in keys if key in value]
     if len(given) != 1:
         raise CallError(f"a call needs {' or '.join(f'`{key}`' for key in keys)}, once")
-    if not isinstance(value[given[0]], dict):
-        raise CallError(f"`{given[0]}` must be an object, not {type(value[given[0]]).__name__}")
-    return ToolCall(name, value[given[0]])
+    arguments = value[given[0]]
+    if isinstance(arguments, str):
+        arguments = _inner(arguments)
+    if not isinstance(arguments, dict):
+        raise CallError(f"`{given[0]}` must be an object, not {type(arguments).__name__}")
+    return ToolCall(name, arguments)
 
 
 def read_json(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value that begins at `start`, after white space, and where it ends.
-
-    Raises CallError on anything else, on a key given twice, and on NaN, which JSON does not have.
-    """
-    begin = skip_space(text, start)
+    """The JSON value that begins at `start`, after white space, and where it ends. Raises CallError on all else."""
     try:
-        return _DECODER.raw_decode(text, begin)
-    except (ValueError, RecursionError) as error:
-        raise CallError(f"not JSON: {error}") from error
+        return json_values.read_json(text, start)
+    except NotJSONError as error:
+        raise CallError(str(error)) from error
 
 
-def skip_space(text: str, start: int) -> int:
-    """Where white space from `start` on ends."""
-    while start < len(text) and text[start].isspace():
-        start += 1
-    return start
+def _inner(text: str) -> Any:
+    """The object that is written out in a text, as interfaces carry arguments and models imitate; else the text."""
+    try:
+        return json_values.whole_json(text)
+    except NotJSONError:
+        return text
 
 
 def written(value: Any) -> str:
@@ -139,23 +159,8 @@ def written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
-    return made
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"bare {name}")
-
-
 def _type(schema: Any) -> str:
     """A parameter's type; of several the first that is not null."""
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     kinds = kind if isinstance(kind, list) else [kind]
     return next((item for item in kinds if isinstance(item, str) and item != "null"), "")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)

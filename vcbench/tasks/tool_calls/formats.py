@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from vcbench.tasks.reasoning import split
 from vcbench.tasks.tool_calls import hermes, llama3_json, mistral, qwen3_coder
 from vcbench.tasks.tool_calls.base import Format, Parsed, Signatures
 
@@ -15,16 +16,8 @@ FORMATS: dict[FormatName, Format] = {
     "llama3-json": llama3_json,
 }
 """The most specific first: bare JSON would also be found inside the others' tags."""
-THINK, END_THINK = "<think>", "</think>"
 
 
 def parse(text: str, name: FormatName, signatures: Signatures) -> Parsed:
     """The calls of an answer in that format; what a model reasons before it answers is no part of it."""
-    return FORMATS[name].parse(without_reasoning(text), signatures)
-
-
-def without_reasoning(text: str) -> str:
-    """The text after a `<think>` block; nothing where the block does not end."""
-    if END_THINK in text:
-        return text.partition(END_THINK)[2]
-    return "" if text.lstrip().startswith(THINK) else text
+    return FORMATS[name].parse(split(text).answer, signatures)

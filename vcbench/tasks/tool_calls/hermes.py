@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vcbench.tasks.json_values import skip_space
 from vcbench.tasks.tool_calls.base import (
     CallError,
     Parsed,
@@ -11,7 +12,6 @@ from vcbench.tasks.tool_calls.base import (
     ToolCall,
     call_of,
     read_json,
-    skip_space,
     written,
 )
 

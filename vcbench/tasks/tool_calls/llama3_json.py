@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from vcbench.tasks.json_values import skip_space
 from vcbench.tasks.tool_calls.base import (
     CallError,
     Parsed,
@@ -12,7 +13,6 @@ from vcbench.tasks.tool_calls.base import (
     ToolCall,
     call_of,
     read_json,
-    skip_space,
     written,
 )
 

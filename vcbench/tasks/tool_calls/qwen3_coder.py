@@ -1,6 +1,6 @@
 """Qwen3-Coder: `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`.
 
-Values are written as text, so each gets its type from the function's schema; a text that does not fit stays a text.
+Values are written as text, so each gets its type from the function's schema (`schema.py`).
 """
 
 from __future__ import annotations
@@ -9,22 +9,28 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from vcbench.tasks.tool_calls.base import CallError, Parsed, Signatures, ToolCall, read_json, skip_space, written
+from vcbench.tasks.json_values import skip_space
+from vcbench.tasks.tool_calls.base import CallError, Parsed, Signatures, ToolCall, written
 from vcbench.tasks.tool_calls.hermes import CLOSE, OPEN, resume
+from vcbench.tasks.tool_calls.schema import value_of
 
 OPENING = f"{OPEN}\n<function="
 FUNCTION = re.compile(r"<function=([^<>\n]+)>")
 BEGINNING = re.compile(rf"{OPEN}|{FUNCTION.pattern}")
-# A parameter ends with its own tag; models leave that out now and then, so the next tag ends it too. No other call may
-# begin inside, or a broken call would swallow the next one.
+# A parameter ends with its own tag, before the next one or the function's end, so that a text may speak of tags. No
+# other call may begin inside, or a broken call would swallow the next one.
 PARAMETER = re.compile(
+    r"\s*<parameter=([^<>\n]+)>((?:(?!<parameter=|</tool_call>\s*<tool_call>|<tool_call>\s*<function=).)*?)"
+    r"</parameter>(?=\s*(?:<parameter=|</function>))",
+    re.DOTALL,
+)
+# Models leave the tag out now and then, so the next one ends the parameter too.
+UNENDED_PARAMETER = re.compile(
     r"\s*<parameter=([^<>\n]+)>((?:(?!<parameter=|<function=|<tool_call>).)*?)"
     r"(?:</parameter>|(?=<parameter=)|(?=</function>))",
     re.DOTALL,
 )
 END = re.compile(r"\s*</function>")
-NUMBERS = ("number", "integer", "float", "double", "int")
-COLLECTIONS = ("array", "object", "list", "tuple", "dict", "map")
 
 
 def parse(text: str, signatures: Signatures) -> Parsed:
@@ -51,24 +57,6 @@ def write(calls: Sequence[ToolCall]) -> str:
     return "\n".join(_written(call) for call in calls)
 
 
-def typed(text: str, kind: str) -> Any:
-    """The value that a text stands for in a parameter of that JSON type; the text itself where it stands for none."""
-    word = text.strip().lower()
-    if kind in ("boolean", "bool") and word in ("true", "false"):
-        return word == "true"
-    if kind and kind not in ("string", "str") and word in ("null", "none"):
-        return None
-    if kind in NUMBERS or kind in COLLECTIONS:
-        try:
-            value, end = read_json(text, 0)
-        except CallError:
-            return text
-        wanted = (int, float) if kind in NUMBERS else (list, dict)
-        if isinstance(value, wanted) and not isinstance(value, bool) and skip_space(text, end) == len(text):
-            return value
-    return text
-
-
 def _call(text: str, start: int, signatures: Signatures) -> tuple[ToolCall, int]:
     opening = FUNCTION.match(text, start)
     if opening is None:
@@ -76,12 +64,12 @@ def _call(text: str, start: int, signatures: Signatures) -> tuple[ToolCall, int]
     name, at = opening[1].strip(), opening.end()
     signature = signatures.get(name)
     arguments: dict[str, Any] = {}
-    while (found := PARAMETER.match(text, at)) is not None:
+    while (found := PARAMETER.match(text, at) or UNENDED_PARAMETER.match(text, at)) is not None:
         key = found[1].strip()
         if key in arguments:
             raise CallError(f"parameter {key!r} is given twice")
-        kind = signature.types.get(key, "") if signature is not None else ""
-        arguments[key] = typed(found[2].removeprefix("\n").removesuffix("\n"), kind)
+        value = found[2].removeprefix("\n").removesuffix("\n")
+        arguments[key] = value if signature is None else value_of(value, signature.schema, key)
         at = found.end()
     closing = END.match(text, at)
     if closing is None:

@@ -1,0 +1,1 @@
+"""The engine of this package as a backend: loading, warming up, measuring."""

@@ -1,0 +1,1 @@
+"""What single methods fit to a model before they can be used."""

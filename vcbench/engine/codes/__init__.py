@@ -1,0 +1,1 @@
+"""Caches of packed codes, and how entries become codes and back."""

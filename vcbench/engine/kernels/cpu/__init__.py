@@ -1,0 +1,1 @@
+"""Kernels compiled by numba: products, rows, noise, and what they are built from."""

@@ -1,0 +1,1 @@
+"""Attention over exact entries in pages."""

@@ -1,0 +1,1 @@
+"""Attention over codes of keys from before their rotary embedding."""

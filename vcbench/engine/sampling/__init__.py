@@ -1,0 +1,1 @@
+"""Which token follows a row of logits."""
