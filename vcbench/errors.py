@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 
 class VcbenchError(Exception):
-    """Base of every expected failure; the command line prints it without a traceback and exits with `exit_code`."""
+    """Base of every expected failure; the command line prints it without a traceback and exits with `exit_code`.
 
-    exit_code = 1
+    64: what was asked for cannot be done as things are; the message says what to change. Never 1, which is the gate's.
+    """
+
+    exit_code = 64
 
 
 class UsageError(VcbenchError):
     """The command or its arguments cannot be acted on."""
-
-    exit_code = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

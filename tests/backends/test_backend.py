@@ -20,7 +20,7 @@ from vcbench.errors import ConfigError, RecordError
 from vcbench.forensics.tiny import tiny_config
 from vcbench.lossless.check import check_run
 from vcbench.models.store import ModelFiles
-from vcbench.records.codec import plain
+from vcbench.records.codec import plain, seal
 from vcbench.records.reader import load_run
 from vcbench.report.compare import render
 from vcbench.runners.run import execute
@@ -80,7 +80,8 @@ class Elsewhere(Backend):
 def config(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     monkeypatch.setenv("VCBENCH_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
     made = tiny_config("elsewhere", requests=3, batch_size=2, cells=CELLS)
-    return replace(made, output_dir=str(tmp_path / "runs"), metrics=MetricsConfig(divergence=True))
+    tasks = tuple(replace(task, max_tokens=4) for task in made.tasks)  # as many as `Elsewhere` answers with
+    return replace(made, tasks=tasks, output_dir=str(tmp_path / "runs"), metrics=MetricsConfig(divergence=True))
 
 
 def test_its_answers_are_recorded_and_nothing_that_it_did_not_give(config: RunConfig) -> None:
@@ -128,7 +129,7 @@ def test_what_is_recorded_of_caches_is_judged_whatever_the_backend_says_of_itsel
     for line in lines:
         if line["kind"] == "request" and line["drafted"]:
             line["cache_classes"] = {"FullCache": 2}
-    (path / "requests.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "requests.jsonl").write_bytes(b"".join(map(seal, lines)))
     guards = {guard.name: guard.passed for cell in check_run(path).cells for guard in cell.guards}
 
     assert guards["cache_class"] is False

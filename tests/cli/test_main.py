@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from vcbench import __version__
 from vcbench.cli import main as cli
-from vcbench.errors import InexactError
+from vcbench.errors import InexactError, VcbenchError
 
 HEAVY = ("torch", "numba", "pandas", "transformers", "tokenizers", "huggingface_hub", "numpy", "safetensors")
 PROBE = f"""
@@ -150,14 +151,92 @@ def test_disks_that_refuse(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, expected: str
 ) -> None:
     _raise(monkeypatch, OSError(number, "no", "runs/a/requests.jsonl"))
-    assert _main(monkeypatch, "run", "x.yaml") == 1
+    assert _main(monkeypatch, "run", "x.yaml") == 64
     assert capsys.readouterr().err.startswith(f"error: runs/a/requests.jsonl: {expected}")
 
 
-def test_other_system_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    _raise(monkeypatch, OSError(errno.EIO, "input/output error"))
-    with pytest.raises(OSError, match="input/output error"):
-        _main(monkeypatch, "run", "x.yaml")
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.EIO, "input/output error"), "internal error: OSError"),
+        (TypeError("odd\x1b[2J\nvalue"), r"internal error: TypeError: odd\x1b[2J value"),
+        (KeyError("x"), "internal error: KeyError"),
+        (RecursionError("deep"), "internal error: RecursionError"),
+        (AssertionError(), "internal error: AssertionError"),
+        (MemoryError(), "out of memory"),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+            "out of memory",
+        ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "out of memory"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "stdout was closed"),
+        (SystemExit(1), "stdout was closed"),
+    ],
+)
+def test_what_nobody_asked_for_is_70_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, says: str
+) -> None:
+    _raise(monkeypatch, error)
+    assert _main(monkeypatch, "run", "x.yaml") == 70
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert says in err
+    assert err.count("\n") == 1
+    assert ("issue tracker" in err) == ("internal" in err)
+
+
+def test_no_expected_failure_is_taken_for_a_violation() -> None:
+    waiting, seen = [VcbenchError], set[type]()
+    while waiting:
+        kind = waiting.pop()
+        seen.add(kind)
+        waiting += kind.__subclasses__()
+    assert {kind.exit_code for kind in seen} == {64, 3}
+
+
+def _shell(words: str) -> subprocess.CompletedProcess[str]:
+    code = "from vcbench.cli.main import entry; entry()"
+    command = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(code)} {words}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("ls tasks >&-", 0),
+        ("ls tasks 2>&-", 0),
+        ("ls tasks >&- 2>&- <&-", 0),
+        ("ls tasks --json >/dev/full", 64),
+        ("ls tasks > >(exec true; sleep 0)", None),
+    ],
+)
+def test_streams_that_are_closed_or_full(words: str, code: int | None) -> None:
+    done = _shell(words)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code if code is not None else done.returncode in (0, 70)
+
+
+@pytest.mark.parametrize("kib", [100_000, 130_000, 160_000, 300_000])
+def test_too_little_memory_is_70_in_one_line(kib: int) -> None:
+    code = "from vcbench.cli.main import entry; entry()"
+    command = f"ulimit -v {kib}; exec {shlex.quote(sys.executable)} -c {shlex.quote(code)} check tiny"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+    assert done.stderr.startswith("error: out of memory (this process may map")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_is_70() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    code = "from vcbench.cli.main import entry; entry()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "ls", "tasks"], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert done.returncode == 70
+    assert "stdout was closed before everything was written" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_expected_failures_keep_their_exit_code(

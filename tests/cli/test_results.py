@@ -54,6 +54,7 @@ def _record(path: Path, answer: list[int]) -> None:
                     kv_start=KV,
                     kv_end=KV,
                     cache_classes={"KeptCache": 2} if drafts else {},
+                    logits_sha256="ab",
                     timing={"decode_s": 1.0},
                 )
             )

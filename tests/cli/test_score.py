@@ -130,7 +130,7 @@ def test_figures_are_shown_also_where_they_cannot_be_kept(
 
     monkeypatch.setattr("vcbench.scoring.document.replace_file", read_only)
     monkeypatch.setattr(sys, "argv", ["vcbench", "score", "good"])
-    assert main() == 1
+    assert main() == 64
     out, err = capsys.readouterr()
     assert "same in all 7" in out
     assert "the file system is read-only; copy the run to a place that can be written" in err.replace("\n", " ")

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests.compressors import examples, tiny
-from tests.compressors.examples import ARCHITECTURE, append, attended, every_method, make, state
+from tests.compressors.examples import ARCHITECTURE, append, as_bytes, attended, every_method, make, state
 from vcbench.compressors.base import DroppingCompressor
 from vcbench.engine.attention.readers import attend
 from vcbench.engine.kv.cache import FullCache, KVCache
@@ -161,6 +161,81 @@ def test_a_roll_back_leaves_nothing(method: Method, before: Rounds, lengths: lis
     cache.roll_back()
 
     assert state(cache) == shown
+
+
+parts = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=5)
+"""(tokens drafted, of all that are there how many are kept, whether with the entries of a better source)."""
+
+
+@methods
+@pytest.mark.parametrize("tokens", [31, PROMPT])
+@hypothesis_settings(max_examples=12)
+@given(pattern=parts, committed=st.integers(0, 12))
+def test_what_is_kept_is_as_if_nothing_else_had_been_drafted(
+    method: Method, tokens: int, pattern: list[tuple[int, int, bool]], committed: int
+) -> None:
+    """A level in the middle keeps the first j of n tokens, again and again; the full cache commits some in the end."""
+    (full, cache), (_, plain) = compressed(method, tokens), compressed(method, tokens)
+    append(full, 40, seed=77)
+    kept: list[int | None] = []
+    for number, (drafted, keep, better) in enumerate(pattern):
+        seeds = [100 * number + i for i in range(drafted)]
+        for seed in seeds:
+            append(cache, 1, seed=seed)
+        there = [*kept, *seeds]
+        keep = min(keep, len(there))
+        if better:
+            cache.refresh(keep, full)
+            kept = [None] * keep
+        else:
+            cache.roll_back(keep)
+            kept = there[:keep]
+        assert cache.tokens - cache.committed == keep
+    for place, seed in enumerate(kept):
+        if seed is None:
+            plain.refresh(place + 1, full)
+        else:
+            append(plain, 1, seed=seed)
+    assert state(cache) == state(plain)
+    for layer in range(full.shape.n_layers):
+        for ours, theirs in zip(cache.uncommitted(layer, len(kept)), plain.uncommitted(layer, len(kept)), strict=True):
+            assert as_bytes(ours) == as_bytes(theirs)
+    for each in (cache, plain):
+        each.commit(min(committed, len(kept)))
+    assert state(cache) == state(plain)
+    cache.commit(3, full_from(full, cache.committed))
+    plain.commit(3, full_from(full, plain.committed))
+    assert state(cache) == state(plain)
+
+
+def full_from(full: FullCache, committed: int) -> FullCache:
+    """The same cache as of another commit."""
+    full.committed = committed
+    return full
+
+
+@methods
+def test_entries_come_back_as_they_were_written(method: Method) -> None:
+    """What another level is given of the uncommitted tokens: the entries themselves, up to rounding."""
+    full, cache = compressed(method)
+    append(full, 9, seed=5)
+    append(cache, 9, seed=5)
+    for count in (0, 1, 6, 9):
+        for layer in range(full.shape.n_layers):
+            for ours, theirs in zip(cache.uncommitted(layer, count), full.uncommitted(layer, count), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@methods
+def test_more_cannot_be_kept_than_there_is(method: Method) -> None:
+    full, cache = compressed(method)
+    append(cache, 3, seed=1)
+    with pytest.raises(ValueError, match="cannot keep 4 of 3 uncommitted tokens"):
+        cache.roll_back(4)
+    append(full, 3, seed=1)
+    full.commit(1)
+    with pytest.raises(ValueError, match="tokens are committed in the source"):
+        cache.commit(1, full)
 
 
 @methods

@@ -20,6 +20,7 @@ from vcbench.config.schema import (
     AdaptiveDraft,
     CellConfig,
     EngineConfig,
+    LevelConfig,
     MethodConfig,
     MetricsConfig,
     ModelConfig,
@@ -27,7 +28,9 @@ from vcbench.config.schema import (
     TaskConfig,
 )
 
-NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,12}", fullmatch=True)
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,12}", fullmatch=True).filter(
+    lambda name: name not in ("ngram", "full")
+)
 ADAPTIVE = st.builds(AdaptiveDraft, min=st.integers(1, 9), max=st.integers(9, 99), verify_cost=st.floats(0.1, 50))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 COUNTS = st.integers(1, 2**63 - 1)
@@ -80,6 +83,12 @@ def configs(draw: st.DrawFn) -> RunConfig:
         cells.append(CellConfig(arm="lossy", method=name))
         for draft_length in draw(st.sets(COUNTS | ADAPTIVE, max_size=2)):
             cells.append(CellConfig(arm="vericache", method=name, draft_length=draft_length))
+    upper = [LevelConfig(name=name, draft_length=draw(COUNTS | ADAPTIVE)) for name in used.values()]
+    ngram = LevelConfig(name="ngram", draft_length=draw(COUNTS | ADAPTIVE), min_match=draw(COUNTS))
+    for levels in ([ngram], [ngram, *upper], upper):
+        cell = CellConfig(arm="vericache", levels=(*levels, LevelConfig(name="full")))
+        if cell not in cells and (len(levels) > 1 or levels == [ngram]):
+            cells.append(cell)
     return RunConfig(
         name=draw(NAMES),
         model=ModelConfig(
@@ -125,7 +134,8 @@ def test_every_default_is_written(load: Callable[..., RunConfig]) -> None:
     config = load(GOOD)
     written = yaml.safe_load(dump_config(config))
     assert written["engine"] == {
-        "exactness": "bitwise", "batch_size": 1, "threads": 0, "prefill_chunk": 2048, "disk_directory": None,
+        "exactness": "bitwise", "batch_size": 1, "refill": False, "threads": 0, "prefill_chunk": 2048,
+        "disk_directory": None,
     }  # fmt: skip
     assert written["methods"]["small"]["budget_tokens"] is None
     assert written["tasks"][0]["words"] == 10

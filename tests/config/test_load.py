@@ -105,6 +105,8 @@ CASES = [
     ("lossy, method: small}", "lossy, method: small, draft_length: auto}", "run.yaml:13: a lossy cell does not draft"),
     ("  - arm: full", "  - {arm: full, full_cache: disk}", "run.yaml:12: a full cell does not verify"),
     ("lossy, method: small}", "lossy, method: small, full_cache: disk}", "run.yaml:13: a lossy cell does not verify"),
+    ("  - arm: full", "  - {arm: full, draft_weights: int8}", "run.yaml:12: a full cell does not draft"),
+    ("lossy, method: small}", "lossy, method: small, draft_weights: int8}", "run.yaml:13: a lossy cell does not draft"),
     ("draft_length: 8", "full_cache: tape", "run.yaml:14: `full_cache` cannot be the text 'tape'"),
     ("smaller}", "small, draft_length: 8}", "run.yaml:15: the same cell as the one at run.yaml:14 (remove one"),
     ("factor: 8.5, mode: mean}", "factor: 4.0}\n  x: {compressor: probe}", None),

@@ -30,7 +30,7 @@ def tiny_runs(tmp_path_factory: pytest.TempPathFactory) -> TinyRuns:
             with pytest.MonkeyPatch.context() as patch:
                 patch.chdir(place)
                 patch.setenv("VCBENCH_CACHE_DIR", str(place / "cache"))
-                path = run_for_gate(tiny_run(fault), fault=fault, console=Console(file=io.StringIO()))
+                path = run_for_gate(tiny_run(), fault=fault, console=Console(file=io.StringIO()))
                 _MADE[fault] = place / path
         return load_run(_MADE[fault])
 

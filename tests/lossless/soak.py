@@ -43,7 +43,8 @@ from vcbench.config.schema import (  # noqa: E402
     TaskConfig,
     Tier,
 )
-from vcbench.forensics.gate import run_for_gate, tiny_run  # noqa: E402
+from vcbench.forensics.gate import demo_run, run_for_gate  # noqa: E402
+from vcbench.forensics.tiny import tiny_config  # noqa: E402
 from vcbench.lossless.check import check_run  # noqa: E402
 from vcbench.lossless.faults import FAULTS  # noqa: E402
 from vcbench.lossless.outcome import CheckResult  # noqa: E402
@@ -223,7 +224,7 @@ def fault_config(fault: str | None, ground: Ground, directory: Path) -> RunConfi
     prompts = directory / "faults.jsonl"
     rows = drawn_prompts(random.Random("faults"), ground)
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    base = tiny_run(fault)
+    base = tiny_config("faults") if fault is None else demo_run(fault)
     options = {**base.tasks[0].options, "path": str(prompts)}
     task = replace(base.tasks[0], max_tokens=ground.max_tokens, options=options)
     if fault in STOPPING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from dataclasses import replace
@@ -16,8 +17,12 @@ from vcbench.errors import RecordError
 from vcbench.lossless.check import check_run, render
 from vcbench.lossless.document import as_dict
 from vcbench.lossless.outcome import CheckResult
+from vcbench.lossless.pairs import check_files
 from vcbench.lossless.result import Verdict
+from vcbench.metrics.interval import upper_bound
+from vcbench.metrics.summary import summarise
 from vcbench.records.codec import plain
+from vcbench.records.reader import load_run
 
 
 def check(sample: Sample, path: Path, **options: Any) -> CheckResult:
@@ -37,7 +42,9 @@ def test_a_good_run_passes(tmp_path: Path) -> None:
     assert result.bound == pytest.approx(1 - 0.05**0.25)
     text = shown(result)
     assert "PASS: bitwise lossless: 4 of 4 requests" in text
-    assert "violation rate below 53 % at 95 % confidence (n = 4, 40 tokens equal)" in text
+    assert (
+        "violation rate below 53 % at 95 % confidence (n = 4 independent prompts, 4 answers, 40 tokens equal)" in text
+    )
 
 
 def test_the_level_is_that_of_the_engine(tmp_path: Path) -> None:
@@ -88,9 +95,7 @@ def test_a_truncated_answer_that_repeats_perfectly_is_still_a_stop_mismatch(tmp_
 
 
 def test_logits_are_compared_where_both_were_hashed(tmp_path: Path) -> None:
-    sample = (
-        Sample().change(FULL, logits_sha256="a").change(VERI, logits_sha256="a").change(VERI, "one", logits_sha256="")
-    )
+    sample = Sample()
     assert check(sample, tmp_path / "same").exit_code == 0
     sample.change(VERI, "two", logits_sha256="b")
     result = check(sample, tmp_path / "other")
@@ -98,6 +103,77 @@ def test_logits_are_compared_where_both_were_hashed(tmp_path: Path) -> None:
     assert result.exit_code == 1
     sample.exactness = "fast"
     assert check(sample, tmp_path / "fast").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("cells", "value", "says"),
+    [
+        ([VERI], "", "vericache snapkv k=4, one: no logits were hashed"),
+        ([FULL], "", "full KV, one: no logits were hashed"),
+        ([FULL, VERI], "", "full KV, one: no logits were hashed"),
+        ([FULL, VERI], hashlib.sha256(b"").hexdigest(), "full KV, one: no logits were hashed"),
+        ([FULL, VERI], "constant", "full KV, two: the hash of its logits is that of another prompt's"),
+        ([FULL, VERI], "0" * 64, "full KV, two: the hash of its logits is that of another prompt's"),
+    ],
+)
+def test_hashes_that_are_no_evidence(tmp_path: Path, cells: list[dict[str, Any]], value: str, says: str) -> None:
+    """Equal because nothing, or always the same, was hashed."""
+    sample = Sample()
+    for cell in cells:
+        sample.change(cell, logits_sha256=value)
+    result = check(sample, tmp_path / "a")
+    failed = {guard.name: guard.detail for cell in result.cells for guard in cell.vacuous}
+    assert failed["logits_hashed"] == says
+    assert result.exit_code in ((2,) if len(cells) == 2 or not value else (1,))
+    sample.exactness = "fast"
+    assert check(sample, tmp_path / "b").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("cell", "changes", "says"),
+    [
+        (VERI, {"drafted": [], "accepted": [], "committed": []}, "1 + 0 tokens committed over 0 rounds, but 10"),
+        (VERI, {"drafted": [4, 4], "accepted": [4, 2], "committed": [5, 3]}, "1 + 8 tokens committed over 2 rounds"),
+        (VERI, {"drafted": [4, 4]}, "2 drafts, 3 acceptances and 3 commits are not one per round"),
+        (VERI, {"accepted": [5, 1, 0]}, "round 1 cannot be: 4 drafted, 5 accepted"),
+        (VERI, {"drafted": [5, 4, 0]}, "a round drafts 5 tokens, its cell at most 4"),
+        (VERI, {"thinking_tokens": 11}, "11 tokens of thoughts, but 10 in the output"),
+        (VERI, {"finish_reason": "done"}, "finish reason 'done' is none of stop, length"),
+        (FULL, {"drafted": [4], "accepted": [4], "committed": [9]}, "rounds of a cell that does not draft"),
+        (FULL, {"committed": [9]}, "rounds of a cell that does not draft"),
+    ],
+)
+def test_identities_are_held_on_every_line_by_every_reader(
+    tmp_path: Path, cell: dict[str, Any], changes: dict[str, Any], says: str
+) -> None:
+    path = Sample().change(cell, "two", **changes).write(tmp_path / "run")
+    result = check_run(path)
+    found = {v.request: v for v in result.verdicts}
+    assert found["two"].verdict is Verdict.MISSING
+    assert says in found["two"].detail
+    assert result.exit_code == 1
+    assert any(says in problem for row in summarise(load_run(path)) for problem in row.problems)
+    other = check_files(Sample().write(tmp_path / "good"), path) if cell is VERI else None
+    assert other is None or other.exit_code == 1
+
+
+def test_the_bound_rests_on_prompts_and_not_on_cells(tmp_path: Path) -> None:
+    """17 cells that answer the same prompts show no more of other prompts than one."""
+    cells = [FULL, *(VERI | {"id": f"v{number}", "label": f"vericache {number}"} for number in range(17))]
+    names = [f"r{number}" for number in range(16)]
+    result = check(Sample(cells=cells, names=names), tmp_path / "a")
+    assert (result.n, result.prompts, result.judged_cells) == (272, 16, 17)
+    assert result.bound == pytest.approx(1 - 0.05 ** (1 / 16))
+    text = shown(result, 200)
+    assert (
+        "violation rate below 17 % at 95 % confidence, in the weakest of 17 cells "
+        "(n = 16 independent prompts, 272 answers, 2,720 tokens equal)" in text
+    )
+    document = as_dict(result)
+    assert (document["prompts"], document["violation_rate_upper_95"]) == (16, result.bound)
+    wrong = Sample(cells=cells, names=names).change(cells[3], "r5", token_ids=[99, *OUTPUT[1:]])
+    worse = check(wrong, tmp_path / "b")
+    assert worse.bound == pytest.approx(upper_bound(1, 16))
 
 
 @pytest.mark.parametrize("cell", [FULL, VERI])
@@ -181,13 +257,26 @@ def test_a_full_cache_lay_where_it_was_asked_for(tmp_path: Path) -> None:
     told = VERI | {"full_cache": "disk"}
 
     def held(**copy: int) -> Sample:
-        return Sample(cells=[FULL, told]).change(told, kv_end=kv(450, 1200) | {"full_copy": copy})
+        return Sample(cells=[FULL, told]).change(told, kv_end=kv(450, 1200) | {"full_copy": copy, "reread": 1})
 
     assert check(held(memory=400, disk=1200), tmp_path / "a").exit_code == 0
     for number, sample in enumerate((held(memory=1200), held(disk=1199), Sample(cells=[FULL, told]))):
         result = check(sample, tmp_path / str(number))
         assert (result.outcome, result.exit_code) == ("VACUOUS", 2)
         assert "full_cache_tier: " in shown(result, 200)
+
+
+def test_a_full_cache_that_never_left_its_buffers_shows_nothing_of_the_disk(tmp_path: Path) -> None:
+    told = VERI | {"full_cache": "disk"}
+    for number, reread in enumerate((0, None)):
+        end = kv(450, 1200) | {"full_copy": {"disk": 1200}, "reread": 5}
+        sample = Sample(cells=[FULL, told]).change(told, kv_end=end)
+        assert check(sample, tmp_path / f"good-{number}").exit_code == 0
+        end = {key: value for key, value in end.items() if key != "reread"} | ({} if reread is None else {"reread": 0})
+        result = check(sample.change(told, "two", kv_end=end), tmp_path / str(number))
+        assert (result.outcome, result.exit_code) == ("VACUOUS", 2)
+        failed = {guard.name: guard.detail for cell in result.cells for guard in cell.vacuous}
+        assert failed == {"full_cache_read_back": "nothing of two was read back from disk: it stayed in its buffers"}
 
 
 def test_incomplete_truncated_and_empty_records_never_pass(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ HEADER: dict[str, Any] = {
     "tokenizer": "bb",
     "vocab_size": 100,
     "dtype": "bfloat16",
-    "max_tokens": 8,
+    "max_tokens": 4,
     "stop_ids": [2],
     "stop_strings": [],
     "sampler": {"temperature": 0},
@@ -108,7 +108,7 @@ def test_cache_states_are_held_against_their_hits(tmp_path: Path) -> None:
         ({"output_ids": [10, 11, 12]}, Verdict.STOP_MISMATCH, "3 tokens, a.jsonl has 4"),
         ({"finish_reason": "stop"}, Verdict.STOP_MISMATCH, "b.jsonl by 'stop'"),
         ({"output_ids": [10, 2, 12, 14]}, Verdict.STOP_MISMATCH, "2 tokens after the stop id at token 1"),
-        ({"output_ids": list(range(10, 19))}, Verdict.STOP_MISMATCH, "9 tokens, 8 were asked for at most"),
+        ({"output_ids": list(range(10, 19))}, Verdict.STOP_MISMATCH, "9 tokens, 4 were asked for at most"),
         ({"output_ids": []}, Verdict.MISSING, "no tokens"),
         ({"output_ids": [10, 11, 12, 100]}, Verdict.MISSING, "token id 100 is outside the vocabulary of 100"),
         ({"prompt_ids": [5, 6, 100]}, Verdict.NOT_COMPARABLE, "other prompts"),
@@ -123,6 +123,13 @@ def test_cache_states_are_held_against_their_hits(tmp_path: Path) -> None:
         ({"logprobs": [{"10": float("nan")}] * 4}, Verdict.MISSING, "token 10 at step 0 is nan"),
         ({"logprobs": [{"10": float("-inf")}] * 4}, Verdict.MISSING, "is -inf, which is no finite number"),
         ({"logprobs": [{"9": -0.1}] * 4}, Verdict.MISSING, "lacks the token 10 that was chosen"),
+        ({"output_ids": [10, 11, 2, 14]}, Verdict.STOP_MISMATCH, "1 tokens after the stop id at token 2"),
+        ({"logprobs": [{"10": 5.0}] * 4}, Verdict.MISSING, "token 10 at step 0 is 5.0: a probability above 1"),
+        ({"logprobs": [{"10": 0.0, "9": 0.0}] * 4}, Verdict.MISSING, "the probabilities of step 0 sum to 2, which"),
+        ({"logprobs": [{"10": -0.3, "9": -0.3, "8": -9.0}] * 4}, Verdict.MISSING, "step 0 sum to 1.482"),
+        ({"logprobs": [{"10": -0.7, "010": -0.7}] * 4}, Verdict.MISSING, "step 0 names a token twice"),
+        ({"logprobs": [{"10": True}] * 4}, Verdict.MISSING, "which is no finite number"),
+        ({"logprobs": [{"10": 1e400}] * 4}, Verdict.MISSING, "which is no finite number"),
         ({"logprobs": [[-0.1]] * 4}, Verdict.MISSING, "must be an object of log-probabilities"),
     ],
 )
@@ -230,16 +237,100 @@ def test_a_header_that_lacks_a_setting_never_passes(tmp_path: Path) -> None:
     assert "`dtype` is missing" in result.problems[0]
 
 
-def test_equal_log_probabilities_are_an_exact_tie(tmp_path: Path) -> None:
-    tied = [{"10": -0.1}, {"11": -0.1}, {"12": -0.7, "9": -0.7}, {"13": -0.1, "14": -0.1, "15": -0.1}]
-    a = [row | {"logprobs": tied} for row in rows()]
-    good = write(tmp_path / "a.jsonl", HEADER, a)
-    b = [row | {"logprobs": tied} for row in changed(1, output_ids=[10, 11, 9, 14])]
-    result = check_files(good, write(tmp_path / "b.jsonl", HEADER, b))
-    assert (result.outcome, result.ties) == ("PASS", 1)
-    b[1]["logprobs"] = [*tied[:2], {"12": -0.7, "9": -0.69}, tied[3]]
-    result = check_files(good, write(tmp_path / "b.jsonl", HEADER, b))
-    assert result.outcome == "INCONCLUSIVE"
+TIED = [
+    {"10": -0.1},
+    {"11": -0.1},
+    {"12": -0.7, "9": -0.7},
+    {"13": -1.2, "14": -1.2, "15": -1.2},
+]
+HALF = -math.log(2)
+
+
+def forked(tmp_path: Path, ids: list[int], logprobs: list[dict[str, float]]) -> CheckResult:
+    """Request r1 of two files, whose output is [10, 11, 12, 14] in the first."""
+    a = [row | {"logprobs": TIED} for row in rows()]
+    b = [row | {"logprobs": TIED} for row in changed(1, output_ids=ids)]
+    b[1]["logprobs"] = logprobs
+    return check_files(write(tmp_path / "a.jsonl", HEADER, a), write(tmp_path / "b.jsonl", HEADER, b))
+
+
+def test_an_exact_tie_passes_only_where_nothing_follows(tmp_path: Path) -> None:
+    """What follows a fork has been judged by nobody, however good the reason for the fork."""
+    last = forked(tmp_path, [10, 11, 12, 13], TIED)
+    assert (last.outcome, last.ties) == ("PASS", 1)
+    for ids in ([10, 11, 9, 14], [10, 11, 9, 77]):
+        open_end = forked(tmp_path, ids, [*TIED[:3], {str(ids[3]): -0.1}])
+        assert (open_end.outcome, open_end.exit_code, open_end.ties) == ("INCONCLUSIVE", 2, 0)
+        assert "nobody has judged what follows (--audit MODEL)" in open_end.cells[0].verdicts[1].detail
+    other = forked(tmp_path, [10, 11, 12, 13], [*TIED[:3], {"13": -1.2, "14": -1.3}])
+    assert other.outcome == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("value", [5.0, 0.0, 1e-3, HALF + 0.1])
+def test_impossible_probabilities_are_no_tie(tmp_path: Path, value: float) -> None:
+    result = forked(tmp_path, [10, 11, 12, 13], [*TIED[:3], {"13": value, "14": value}])
+    assert [v.verdict for v in result.verdicts].count(Verdict.MISSING) == 1
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "header", "says"),
+    [
+        ({"output_ids": [10, 11, 12]}, {}, "it ends by 'length' at 3 of 4 tokens"),
+        ({"output_ids": [10]}, {}, "it ends by 'length' at 1 of 4 tokens"),
+        ({"output_ids": [10, 11, 12, 2]}, {}, "by 'length', but its last token is a stop id"),
+        ({"finish_reason": "stop"}, {}, "by 'stop', but its last token, id 14, is no stop id"),
+        ({"finish_reason": "stop"}, {"stop_ids": []}, "by 'stop', but its last token, id 14, is no stop id"),
+        ({"finish_reason": "stop", "text": "no end"}, {"stop_strings": ["END"]}, "no stop string is in its text"),
+        ({"output_ids": [10, 11, 12], "finish_reason": "length"}, {"max_tokens": 8}, "'length' at 3 of 8 tokens"),
+    ],
+)
+def test_arms_that_contradict_themselves_alike_are_missing(
+    tmp_path: Path, values: dict[str, Any], header: dict[str, Any], says: str
+) -> None:
+    a, b = (write(tmp_path / name, HEADER | header, changed(1, **values)) for name in ("a.jsonl", "b.jsonl"))
+    result = check_files(a, b)
+    found = {v.request: v for v in result.verdicts}
+    assert found["r1"].verdict is Verdict.MISSING
+    assert says in found["r1"].detail
+    assert result.exit_code == 1
+
+
+def test_ends_that_can_be(tmp_path: Path) -> None:
+    ends = [
+        {"output_ids": [10, 2], "finish_reason": "stop"},
+        {"output_ids": [10, 11, 12, 2], "finish_reason": "stop"},
+        {"output_ids": [10, 11, 12], "finish_reason": "stop", "text": "the END"},
+        {"output_ids": [10, 11], "finish_reason": "stop"},
+    ]
+    for values in ends:
+        header = HEADER | {"stop_strings": ["END"]}
+        a, b = (write(tmp_path / name, header, changed(1, **values)) for name in ("a.jsonl", "b.jsonl"))
+        assert check_files(a, b).outcome == "PASS"
+
+
+def test_damaged_sources_of_two_runs_never_pass(tmp_path: Path) -> None:
+    """What is wrong with the records as a whole counts, whichever of the two it is in."""
+    good = Sample().write(tmp_path / "good")
+    unfinished = Sample().write(tmp_path / "unfinished", finish=False)
+    for pair in ((good, unfinished), (unfinished, good)):
+        result = check_files(*pair)
+        assert result.passed == result.n == 4
+        assert (result.outcome, result.problems) == ("FAIL", ("unfinished is not complete",))
+    with (good / "requests.jsonl").open("ab") as records:
+        records.write(b'{"half')
+    result = check_files(good, Sample().write(tmp_path / "other"))
+    assert result.outcome == "FAIL"
+    assert any("half written" in problem for problem in result.problems)
+
+
+def test_the_bound_is_over_prompts(tmp_path: Path) -> None:
+    """The same prompt under other names is no other sample."""
+    lines = [row | {"prompt_ids": [5, 6, 7 if row["request"] == "r2" else 8]} for row in rows()]
+    a, b = (write(tmp_path / name, HEADER, lines) for name in ("a.jsonl", "b.jsonl"))
+    result = check_files(a, b)
+    assert (result.n, result.prompts) == (3, 2)
+    assert result.bound == pytest.approx(1 - 0.05 ** (1 / 2))
 
 
 def test_a_file_is_not_compared_with_itself(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_junit_is_green_only_for_a_pass(tmp_path: Path) -> None:
     assert not root.findall(".//failure")
     assert not root.findall(".//error")
     suites = {suite.get("name"): suite for suite in root}
-    assert suites["vericache snapkv k=4 (stdlib)"].get("tests") == str(4 + 5)
+    assert suites["vericache snapkv k=4 (stdlib)"].get("tests") == str(4 + 6)
     bad = ET.fromstring(junit_xml(forked(tmp_path / "bad")))
     kinds = [failure.get("type") for failure in bad.findall(".//failure")]
     assert kinds == ["VIOLATION", "FAIL"]
@@ -131,7 +131,7 @@ def test_markdown_names_level_and_reasons(tmp_path: Path) -> None:
     text = markdown(forked(tmp_path))
     assert text.startswith("### Lossless gate: FAIL\n")
     assert "Level: *bitwise*" in text
-    assert "| vericache snapkv k=4 (stdlib) | 3 | 1 | 5 of 5 |" in text
+    assert "| vericache snapkv k=4 (stdlib) | 3 | 1 | 6 of 6 |" in text
     assert "<details>" in text
 
 

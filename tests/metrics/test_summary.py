@@ -244,9 +244,11 @@ def test_shares_have_exact_intervals(tmp_path: Path) -> None:
 
 
 def test_acceptance_over_unlooped_answers_alone(tmp_path: Path) -> None:
-    sample = Sample().change(VERI, "two", token_ids=[5] * 30, drafted=[29], accepted=[28], committed=[29])
+    sample = Sample().change(
+        VERI, "two", token_ids=[5] * 30, drafted=[4] * 6, accepted=[4, 4, 4, 4, 4, 3], committed=[5, 5, 5, 5, 5, 4]
+    )
     _, _, veri = rows(sample, tmp_path)
-    assert value(veri.measures["acceptance"]) == pytest.approx((3 * 9 + 29) / 10)
+    assert value(veri.measures["acceptance"]) == pytest.approx((3 * 9 + 29) / 15)
     assert value(veri.measures["acceptance_unlooped"]) == 3.0
     assert value(veri.measures["looped"]) == 0.25
 
@@ -274,5 +276,5 @@ def test_whose_bytes() -> None:
 
 
 def test_every_measure_is_documented_with_its_direction() -> None:
-    lower = {"break_even", "prefill_s", "compress_s", "ttft_s", "kl", "kl_end", "looped"}
+    lower = {"break_even", "full_loads", "prefill_s", "compress_s", "ttft_s", "kl", "kl_end", "looped"}
     assert {name for name, measure in MEASURES.items() if measure.better == "lower"} == lower

@@ -28,7 +28,9 @@ OUTPUT = [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]
 """What full KV answers to every prompt: the first token from prefill and nine decoded ones."""
 
 
-def prompt(name: str, ids: Sequence[int] = (1, 2, 3, 4)) -> PromptLine:
+def prompt(name: str, ids: Sequence[int] | None = None) -> PromptLine:
+    """A prompt of four tokens, other ones for another name."""
+    ids = (1, 2, 3, 100 + sum(name.encode("utf-8", "replace"))) if ids is None else ids
     return PromptLine(
         task=TASK,
         request=name,
@@ -59,6 +61,7 @@ def answer(cell: dict[str, Any], name: str, **changes: Any) -> RequestLine:
         kv_start=kv(1000, 1000),
         kv_end=kv(1200, 1200),
         cache_classes={"FullCache": 2},
+        logits_sha256=hashlib.sha256(name.encode("utf-8", "replace")).hexdigest(),
         timing={"prefill_s": 0.5, "compress_s": 0.0, "offload_s": 0.0, "ttft_s": 0.5, "decode_s": 1.0},
     )
     if cell["arm"] != "full":

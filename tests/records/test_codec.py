@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vcbench.errors import RecordError
-from vcbench.records.codec import decode, encode, line_key
+from vcbench.records.codec import decode, encode, line_key, seal
 from vcbench.records.schema import BatchLine, DivergenceLine, PromptLine, RequestLine
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -93,7 +94,7 @@ def test_surrogates_are_spelled_out() -> None:
     read = decode(encode(prompt), "here")
     assert isinstance(read, PromptLine)
     assert read.meta == {"k\\udc80": ["\\ud83d"]}
-    foreign = encode(REQUEST).replace(b'"text":"a"', b'"text":"\\uD83D!"')
+    foreign = seal(json.loads(encode(REQUEST)) | {"text": "\ud83d!"})
     assert decode(foreign, "here") == replace(REQUEST, text="\\ud83d!")
 
 
@@ -173,3 +174,37 @@ def test_lines_of_schema_1_are_still_read() -> None:
     line = decode(old, "here")
     assert isinstance(line, DivergenceLine)
     assert (line.schema, line.basis, line.top5_overlap) == (1, "teacher-forced", [])
+
+
+@given(lines, st.data())
+def test_a_line_with_any_bit_flipped_is_no_record(
+    line: PromptLine | RequestLine | BatchLine | DivergenceLine, data: st.DataObject
+) -> None:
+    written = bytearray(encode(line)[:-1])
+    bit = data.draw(st.integers(0, 8 * len(written) - 1))
+    written[bit // 8] ^= 1 << bit % 8
+    if b"\n" not in written:
+        with pytest.raises(RecordError):
+            decode(bytes(written), "here")
+
+
+def test_a_line_has_a_checksum_of_its_own() -> None:
+    written = encode(REQUEST)
+    body, _, tail = written.rpartition(b',"check":')
+    assert tail == b'"' + hashlib.sha256(body + b"}").hexdigest()[:16].encode() + b'"}\n'
+    for changed, says in [
+        (written.replace(b'"token_ids":[1]', b'"token_ids":[2]'), "checksum does not fit"),
+        (written.replace(b'"text":"a"', b'"text":"b"'), "checksum does not fit"),
+        (written.replace(b'"length"', b'"stop"'), "checksum does not fit"),
+        (body + b"}", "checksum is missing"),
+        (json.dumps(json.loads(written)).encode(), "checksum does not fit"),
+        (written.replace(b'"schema":3', b'"schema":2'), "unknown field check"),
+    ]:
+        with pytest.raises(RecordError, match=f"line 7: .*{says}"):
+            decode(changed, "line 7")
+
+
+def test_lines_of_earlier_schemas_are_written_as_they_were() -> None:
+    old = replace(REQUEST, schema=2)
+    assert b"check" not in encode(old)
+    assert decode(encode(old), "here") == old

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vcbench.errors import RecordError
+from vcbench.errors import RecordError, SchemaVersionError
 from vcbench.records import files, store
 from vcbench.records.codec import encode
+from vcbench.records.head import provenance_bytes
 from vcbench.records.reader import load_run
 from vcbench.records.schema import Line, PromptLine, RequestLine
 from vcbench.records.store import RunDirectory, archive
 
+Damage = Callable[[bytes], bytes]
 CELLS = [{"id": "c1", "label": "full", "arm": "full", "task": "t"}]
 
 
@@ -63,7 +68,7 @@ def test_a_run_from_begin_to_end(tmp_path: Path) -> None:
     assert manifest["counts"] == {"": {"prompt": 1}, "c1": {"request": 1}}
     with RunDirectory.open(path) as run:
         assert run.config_text == "name: one\n"
-        assert run.provenance == {"cells": CELLS}
+        assert run.provenance["cells"] == CELLS
         assert run.lines() == [prompt("a"), request("a")]
         assert run.dropped == []
         assert run.finished
@@ -151,11 +156,199 @@ def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
     records = path / "requests.jsonl"
     rows = records.read_bytes().splitlines(keepends=True)
     records.write_bytes(rows[0] + rows[1][:20] + b"\n" + rows[2])
-    for opener in (RunDirectory.open, load_run):
-        with pytest.raises(RecordError, match=r"requests.jsonl, line 2: not a line of JSON"):
-            opener(path)
+    with pytest.raises(RecordError, match=r"requests.jsonl, line 2: not a line of JSON.*same `vcbench run`"):
+        load_run(path)
     records.write_bytes(b"".join(rows))
     RunDirectory.open(path).close()
+    assert not (path / "damaged.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda row: row.replace(b'"text":"text"', b'"text":"tent"'),
+        lambda row: row.replace(b"[1,2]", b"[1,3]"),
+        lambda row: row.replace(b'"length"', b'"stop"'),
+        lambda row: row.replace(b',"timing":{}', b',"timing":{"decode_s":1e-9}'),
+        lambda row: row[: row.rindex(b',"check"')] + b"}\n",
+        lambda row: row[:50] + b"\n",
+        lambda row: b"\x00\xff\n",
+        lambda row: b"\n",
+        lambda row: row + row,
+        lambda row: row + encode(request("b", "another")),
+    ],
+)
+def test_damaged_lines_are_named_set_aside_and_never_vouched_for(tmp_path: Path, damage: Damage) -> None:
+    path = begin(tmp_path / "run", prompt("a"), prompt("b"), request("a"), request("b"))
+    with RunDirectory.open(path) as run:
+        run.finish()
+    records = path / "requests.jsonl"
+    rows = records.read_bytes().splitlines(keepends=True)
+    wrong = damage(rows[3])
+    assert wrong != rows[3]
+    records.write_bytes(b"".join(rows[:3]) + wrong)
+    with pytest.raises(RecordError, match=r"lines? 4.*damaged.jsonl, and computes them again"):
+        load_run(path)
+    with RunDirectory.open(path) as run:
+        assert not run.finished
+        assert all("requests.jsonl, line" in note and "kept in damaged.jsonl" in note for note in run.dropped[1:])
+        assert "requests.jsonl is not what it was" in run.dropped[0]
+        assert run.lines() == [prompt("a"), prompt("b"), request("a")]
+        assert (path / "damaged.jsonl").read_bytes() == wrong
+        run.append(request("b"))
+        run.finish()
+    assert load_run(path).complete
+    assert records.read_bytes() == b"".join(rows)
+
+
+def test_lines_damaged_while_a_run_is_open_are_never_vouched_for(tmp_path: Path) -> None:
+    path = begin(tmp_path / "run", prompt("a"), prompt("b"), request("a"), request("b"))
+    records = path / "requests.jsonl"
+    whole = records.read_bytes()
+    for changed, says in [
+        (whole.replace(b'"text":"text"', b'"text":"tent"', 1), "line 3: .*checksum"),
+        (b"".join(whole.splitlines(keepends=True)[:3]), "changed by something else"),
+        (whole + encode(request("c")), "changed by something else"),
+    ]:
+        with RunDirectory.open(path) as run:
+            records.write_bytes(changed)
+            with pytest.raises(RecordError, match=says):
+                run.finish()
+            assert not run.finished
+        records.write_bytes(whole)
+
+
+def test_old_lines_without_checksums_count_only_where_a_manifest_vouches(tmp_path: Path) -> None:
+    """Records of schema 2 stay readable; taken up without their manifest they are set aside: nothing holds them."""
+    path = begin(tmp_path / "run")
+    old = b"".join(encode(replace(line, schema=2)) for line in (prompt("a"), request("a")))
+    (path / "requests.jsonl").write_bytes(old)
+    (path / "provenance.json").write_text(json.dumps({"schema": 2, "cells": CELLS}))
+    manifest = {"schema": 2, "sha256": hashlib.sha256(old).hexdigest(), "bytes": len(old), "lines": 2, "counts": {}}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert load_run(path).complete
+    with RunDirectory.open(path) as run:
+        assert run.dropped == []
+        run.append(prompt("b"))
+        run.append(request("b"))
+        run.finish()
+    (path / "manifest.json").unlink()
+    assert len(load_run(path).requests) == 2
+    with RunDirectory.open(path) as run:
+        assert {line.request for line in run.lines()} == {"b"}
+        assert (path / "damaged.jsonl").read_bytes() == old
+
+
+@pytest.mark.parametrize("name", ["provenance.json", "manifest.json"])
+@pytest.mark.parametrize("schema", [99, 0, None, True, "3", 3.0])
+def test_heads_of_another_schema_are_refused(tmp_path: Path, name: str, schema: object) -> None:
+    path = begin(tmp_path / "run", prompt("a"), request("a"))
+    with RunDirectory.open(path) as run:
+        run.finish()
+    head = json.loads((path / name).read_text()) | {"schema": schema}
+    (path / name).write_text(json.dumps(head))
+    with pytest.raises(SchemaVersionError, match=rf"{name}: schema version .*, this vcbench reads 1, 2 and 3"):
+        load_run(path)
+
+
+def test_the_manifest_vouches_for_all_that_the_gate_reads(tmp_path: Path) -> None:
+    path = begin(tmp_path / "run", prompt("a"), request("a"))
+    with RunDirectory.open(path) as run:
+        run.finish()
+    files = {name: (path / name).read_bytes() for name in ("config.yaml", "provenance.json", "manifest.json")}
+    for name, changed, says in [
+        (
+            "provenance.json",
+            files["provenance.json"].replace(b'"full"', b'"lossy"'),
+            "provenance.json is not as it was",
+        ),
+        ("config.yaml", files["config.yaml"] + b"engine: {exactness: fast}\n", "config.yaml is not the configuration"),
+        ("config.yaml", files["config.yaml"].replace(b"x", b"y"), "config.yaml is not the configuration"),
+    ]:
+        (path / name).write_bytes(changed)
+        assert not load_run(path).complete
+        assert says in load_run(path).dropped[-1]
+        with pytest.raises(RecordError, match=says):
+            RunDirectory.open(path)
+        (path / name).write_bytes(files[name])
+    # Both rewritten together, as a forger would: the manifest still knows the files that it was written over.
+    config = b"name: forged\n"
+    (path / "config.yaml").write_bytes(config)
+    (path / "provenance.json").write_bytes(provenance_bytes({"cells": CELLS}, config))
+    forged = load_run(path)
+    assert not forged.complete
+    assert "config.yaml is not what it was when the run ended" in forged.dropped[-1]
+    for keep in ({}, {"files": {}}, {"schema": 2}):
+        manifest = json.loads(files["manifest.json"])
+        (path / "manifest.json").write_text(json.dumps({k: v for k, v in manifest.items() if k != "files"} | keep))
+        assert not load_run(path).complete
+
+
+def test_files_of_another_kind_are_named_and_never_waited_for(tmp_path: Path) -> None:
+    for name in ("config.yaml", "provenance.json", "requests.jsonl"):
+        for number, make in enumerate((os.mkdir, os.mkfifo, lambda place: place.symlink_to("/dev/zero"))):
+            path = begin(tmp_path / f"{name}-{number}", prompt("a"), request("a"))
+            (path / name).unlink()
+            make(path / name)
+            with pytest.raises(RecordError, match=name):
+                load_run(path)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        b"a: " + b"[" * 5000 + b"]" * 5000,
+        b"".join(b"  " * n + b"a:\n" for n in range(400)),
+        b"a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+        + b"".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n".encode() for n in range(1, 30)),
+        b"a: &a [*a]",
+        b"a: &a {b: *a}",
+        b"\xff\xfe\x00",
+        b"a: \x00",
+        b"x: 2026-13-45",
+        b"? [a]\n: b",
+        b"engine: fast",
+        b"tasks: 5",
+        b"tasks: [5]",
+        b"tasks: [{name: [x]}]",
+        b"",
+    ],
+)
+def test_a_configuration_that_no_reader_can_hold_is_refused(tmp_path: Path, config: bytes) -> None:
+    path = begin(tmp_path / "run", prompt("a"), request("a"))
+    (path / "config.yaml").write_bytes(config)
+    (path / "provenance.json").write_bytes(provenance_bytes({"cells": CELLS}, config))
+    with pytest.raises(RecordError, match=r"config.yaml"):
+        load_run(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "tiny"},
+        {"model": {"id": 5}},
+        {"model": {"stop_ids": [[2]]}},
+        {"model": {"vocab_size": True}},
+        {"started": 5},
+        {"hardware": []},
+        {"cells": {"a": 1}},
+        {"cells": [CELLS[0] | {"method": ["x"]}]},
+        {"cells": [CELLS[0] | {"compressor": {}}]},
+        {"cells": [CELLS[0] | {"draft_length": "4"}]},
+        {"cells": [CELLS[0] | {"full_cache": None}]},
+        {"cells": [CELLS[0] | {"task": 5}]},
+        {"cells": [CELLS[0] | {"levels": 5}]},
+        {"cells": [CELLS[0] | {"levels": ["x"]}]},
+        {"cells": [CELLS[0] | {"arm": "other"}]},
+        {"cells": ["x"]},
+    ],
+)
+def test_odd_values_in_provenance_are_named(tmp_path: Path, changes: dict[str, object]) -> None:
+    path = begin(tmp_path / "run", prompt("a"), request("a"))
+    config = (path / "config.yaml").read_bytes()
+    (path / "provenance.json").write_bytes(provenance_bytes({"cells": CELLS} | changes, config))
+    with pytest.raises(RecordError, match=r"provenance.json"):
+        load_run(path)
 
 
 def test_duplicates_name_both_lines(tmp_path: Path) -> None:
@@ -164,9 +357,10 @@ def test_duplicates_name_both_lines(tmp_path: Path) -> None:
         run.append(request("a", "another"))
     records = path / "requests.jsonl"
     records.write_bytes(records.read_bytes() + encode(request("a")))
-    for opener in (RunDirectory.open, load_run):
-        with pytest.raises(RecordError, match=r"lines 1 and 3: both are for .*request 'a'"):
-            opener(path)
+    with pytest.raises(RecordError, match=r"lines 1 and 3: both are for .*request 'a'"):
+        load_run(path)
+    with RunDirectory.open(path) as run:
+        assert run.lines() == [request("b")]
 
 
 def test_another_schema_version_is_named(tmp_path: Path) -> None:
@@ -307,10 +501,10 @@ def test_damaged_heads_are_named(tmp_path: Path) -> None:
         ("config.yaml", "- a", "must hold a mapping"),
         ("provenance.json", "{", "provenance.json cannot be read"),
         ("provenance.json", "[]", "must hold a JSON object"),
-        ("provenance.json", "{}", "`cells` must list"),
-        ("provenance.json", '{"cells": [{"id": "c1"}]}', r"cells\[0\] needs an id, a label and an arm"),
-        ("provenance.json", json.dumps({"cells": CELLS * 2}), "two cells have the same id"),
-        ("provenance.json", '{"cells": []}', "cell 'c1' is not among the cells"),
+        ("provenance.json", '{"schema": 2}', "`cells` must list"),
+        ("provenance.json", '{"schema": 2, "cells": [{"id": "c1"}]}', r"cells\[0\] needs an id, a label and an arm"),
+        ("provenance.json", json.dumps({"schema": 2, "cells": CELLS * 2}), "two cells have the same id"),
+        ("provenance.json", '{"schema": 2, "cells": []}', "cell 'c1' is not among the cells"),
     ]:
         good = (path / name).read_text()
         (path / name).write_text(content)
@@ -323,3 +517,20 @@ def test_damaged_heads_are_named(tmp_path: Path) -> None:
     (path / "config.yaml").unlink()
     with pytest.raises(RecordError, match=r"config.yaml is missing"):
         load_run(path)
+
+
+def test_what_is_added_to_provenance_is_vouched_for_too(tmp_path: Path) -> None:
+    path = begin(tmp_path / "run", prompt("a"), request("a"))
+    with RunDirectory.open(path) as run:
+        run.finish()
+        run.add_provenance({"opened": {"gpu": "none"}})
+        assert not load_run(path).complete
+        run.finish()
+    loaded = load_run(path)
+    assert loaded.complete
+    assert loaded.dropped == []
+    assert loaded.provenance["opened"] == {"gpu": "none"}
+    with RunDirectory.open(path) as run:
+        run.revise("name: y\n", loaded.provenance)
+        run.finish()
+    assert load_run(path).complete

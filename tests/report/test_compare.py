@@ -18,6 +18,7 @@ from tests.scoring.scored_task import TASK as SCORED
 from tests.scoring.scored_task import registered, sample, write
 from vcbench.cli.output import results
 from vcbench.errors import UsageError
+from vcbench.records.printable import markdown_text
 from vcbench.records.reader import load_run
 from vcbench.records.schema import BatchLine
 from vcbench.report.columns import number, percent
@@ -246,7 +247,9 @@ def test_hostile_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "\u202e" not in found
     assert r"veri\x1b[2J|[bold]x\u202e" in found
     render([path], as_markdown=True, console=Console())
-    assert r"veri\x1b[2J\|[bold]x\u202e" in capsys.readouterr().out
+    assert markdown_text("veri\x1b[2J|[bold]x\u202e") in (shown := capsys.readouterr().out)
+    assert not set(shown) & set("\x1b\u202e<`")
+    assert "[bold]" not in shown
 
 
 def test_two_tasks_have_a_column(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_errors_gaps_and_unknowns(tmp_path: Path) -> None:
     assert "KV bytes at the end" in text
     assert "KV bytes at the start: full KV 1,000; fast memory to draft 250 (4.00 x less)" in text
     assert "no result recorded" in text
-    assert "(no text recorded; last token ids 1 2 3 4)" in text
+    assert "(no text recorded; last token ids 1 2 3 422)" in text
     assert "largest 0.2, sum 0.2, 1 steps unknown" in text
 
 

@@ -243,8 +243,8 @@ def test_plan_lists_tasks_then_cells() -> None:
     plan = build_plan(replace(RUN, tasks=(TASK,)), architecture=TINY, identity=SEEN)
     assert [cell.label for cell in plan.cells] == ["vericache m k=5", "full", "lossy m"]
     assert plan.cells[0].id == base()
-    assert plan.cells[0].method == RUN.methods["m"]
-    assert plan.cells[1].method is None
+    assert [level.method for level in plan.cells[0].levels] == [RUN.methods["m"]]
+    assert plan.cells[1].levels == ()
     assert [cell.config.arm for cell in plan.of_task("ask")] == ["full", "vericache", "lossy"]
     assert plan.final
     both = build_plan(replace(RUN, tasks=(TASK, replace(second, name="ask"))), architecture=TINY, identity=SEEN)

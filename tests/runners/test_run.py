@@ -28,7 +28,8 @@ from vcbench.engine.model.decoder import Decoder
 from vcbench.engine.types import Request
 from vcbench.errors import ConfigError, ModelError, RecordError, RequestError
 from vcbench.forensics.tiny import tiny_config
-from vcbench.lossless.check import check_run
+from vcbench.lossless.check import check_loaded, check_run, unreadable
+from vcbench.lossless.outcome import CheckResult
 from vcbench.metrics.summary import summarise
 from vcbench.records.reader import load_run
 from vcbench.runners.run import execute
@@ -55,6 +56,14 @@ def config(tmp_path: Path) -> RunConfig:
     return replace(made, output_dir=str(tmp_path / "runs"), tasks=(task,), metrics=MetricsConfig(divergence=True))
 
 
+def gate(path: Path) -> CheckResult:
+    """What `vcbench check` makes of a run."""
+    try:
+        return check_loaded(load_run(path))
+    except RecordError as error:
+        return unreadable(path, error)
+
+
 def quiet() -> Console:
     return Console(quiet=True)
 
@@ -66,7 +75,9 @@ def heard() -> Console:
 def timeless(path: Path) -> list[dict[str, Any]]:
     """The run's lines but for their times and for how requests were batched."""
     lines = [json.loads(line) for line in (path / "requests.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "timing"} for line in lines if line["kind"] != "batch"]
+    return [
+        {k: v for k, v in line.items() if k not in ("timing", "check")} for line in lines if line["kind"] != "batch"
+    ]
 
 
 def answers(path: Path) -> dict[tuple[str, str], tuple[list[int], str, str]]:
@@ -140,6 +151,62 @@ def test_a_run_cut_anywhere_resumes_to_the_same_lines(config: RunConfig, kept: i
     assert "dropped:" in console.export_text()
     assert sorted(map(json.dumps, timeless(whole))) == sorted(map(json.dumps, expected))
     assert load_run(whole).complete
+
+
+@pytest.mark.parametrize("kind", ["prompt", "request", "divergence", "batch"])
+def test_damaged_lines_are_set_aside_and_computed_again(config: RunConfig, kind: str) -> None:
+    """The advice that `check` gives works, and never blesses what was damaged."""
+    path = execute(config, console=quiet())
+    expected = sorted(map(json.dumps, timeless(path)))
+    records = path / "requests.jsonl"
+    lines = records.read_bytes().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if json.loads(line)["kind"] == kind)
+    digit = {"prompt": b'"prompt_ids":[', "request": b'"token_ids":[', "divergence": b'"kl":[', "batch": b'"tokens":'}
+    start, key, rest = lines[at].partition(digit[kind])
+    lines[at] = start + key + (b"7" if rest[:1] != b"7" else b"8") + rest[1:]
+    records.write_bytes(b"".join(lines))
+    for _ in range(2):
+        checked = gate(path)
+        assert checked.exit_code == 1
+        assert f"line {at + 1}: the line's checksum does not fit" in checked.problems[0]
+        assert "The same `vcbench run` sets damaged lines aside" in checked.problems[0]
+    console = heard()
+    execute(config, console=console)
+
+    assert f"line {at + 1}: the line's checksum does not fit" in console.export_text().replace("\n", "")
+    assert (path / "damaged.jsonl").read_bytes() == lines[at]
+    assert gate(path).problems == ()
+    assert sorted(map(json.dumps, timeless(path))) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("config.yaml", lambda data: b"[" * 9000),
+        ("config.yaml", lambda data: data.replace(b"bitwise", b"fast   ")),
+        ("provenance.json", lambda data: data.replace(b'"snapkv"', b'"random"')),
+        ("provenance.json", lambda data: data.replace(b'"schema": 3', b'"schema": 99')),
+        ("requests.jsonl", lambda data: data.replace(b'"schema":3', b'"schema":99')),
+        ("manifest.json", lambda data: data.replace(b'"schema": 3', b'"schema": 99')),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_moved_aside_whole(config: RunConfig, name: str, change: Any) -> None:
+    small = replace(config, tasks=(replace(config.tasks[0], limit=1),))
+    path = execute(small, console=quiet())
+    expected = timeless(path)
+    changed = change((path / name).read_bytes())
+    assert changed != (path / name).read_bytes()
+    (path / name).write_bytes(changed)
+    result = gate(path)
+    assert result.exit_code == (3 if b'"schema":99' in changed.replace(b" ", b"") else 1)
+    console = heard()
+    execute(small, console=console)
+
+    told = console.export_text()
+    assert "cannot be read (" in told or "holds another run (" in told
+    assert (path.with_name("tiny~1") / name).read_bytes() == changed
+    assert timeless(path) == expected
+    assert gate(path).problems == ()
 
 
 def test_killed_and_resumed(config: RunConfig, tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def run(config: RunConfig) -> Path:
 def lines(path: Path) -> list[str]:
     """The run's lines, sorted, but for their times and for how requests were batched."""
     found = [json.loads(line) for line in (path / "requests.jsonl").read_text().splitlines()]
-    kept = [{k: v for k, v in line.items() if k != "timing"} for line in found if line["kind"] != "batch"]
+    kept = [
+        {k: v for k, v in line.items() if k not in ("timing", "check")} for line in found if line["kind"] != "batch"
+    ]
     return sorted(map(json.dumps, kept))
 
 
@@ -143,7 +145,11 @@ def test_a_finished_run_is_left_alone(config: RunConfig, monkeypatch: pytest.Mon
 
 def test_a_follow_up_over_the_context_is_not_asked(config: RunConfig, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(json.dumps({"id": "a", "prompt_ids": [5, 9] * 200, "target": 300}) + "\n")
+    rows = [
+        {"id": name, "prompt_ids": ids * 200, "target": 300}
+        for name, ids in (("a", [5, 9]), ("b", [7, 11]), ("c", [13, 3]))
+    ]
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = replace(config.tasks[0], options={**config.tasks[0].options, "path": str(prompts)})
     found = load_run(run(replace(config, tasks=(task,))))
     ends = [line for line in found.turns.values() if line.not_asked]

@@ -29,7 +29,8 @@ class Capabilities:
 
     arms: those that it can decode in. logit_hashes: a hash over the logits of every answer's tokens. kv_bytes: what its
     caches hold, counted from the caches themselves. divergence: `measure`. phases: seconds of drafting and of
-    verification apart. prefill: seconds of each prompt's prefill.
+    verification apart. prefill: seconds of each prompt's prefill. refill: `engine.refill`, taking the next request in
+    as one ends.
     """
 
     arms: tuple[Arm, ...]
@@ -38,6 +39,7 @@ class Capabilities:
     divergence: bool = False
     phases: bool = False
     prefill: bool = False
+    refill: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vcbench.config.schema import CellConfig, MethodConfig, RunConfig, TaskConfig
+from vcbench.config.schema import CellConfig, LevelConfig, MethodConfig, RunConfig, TaskConfig
 from vcbench.models.architecture import Architecture
 
 if TYPE_CHECKING:
@@ -35,15 +35,33 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A level below the full cache: its method, None for `ngram`, and the method's calibration where it uses one."""
+
+    config: LevelConfig
+    method: MethodConfig | None = None
+    calibration: Calibration | None = None
+
+    @property
+    def name(self) -> str:
+        """The method's name in the configuration, or `ngram`."""
+        return self.config.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One task in one arm with one method, and the method's calibration where it uses one."""
+    """One task in one arm. levels: those below the full cache, the lowest first; none in the arm `full`."""
 
     id: str
     label: str
     config: CellConfig
     task: TaskConfig
-    method: MethodConfig | None
-    calibration: Calibration | None = None
+    levels: tuple[Level, ...] = ()
+
+    @property
+    def compressing(self) -> tuple[Level, ...]:
+        """The levels with a method."""
+        return tuple(level for level in self.levels if level.method is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

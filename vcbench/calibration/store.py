@@ -50,7 +50,9 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
 
     metadata = {_KEY: json.dumps(dict(calibration.facts), sort_keys=True), _HASH: calibration.sha256}
     content = save(dict(calibration.tensors), metadata=metadata)
+    path = Path(os.path.realpath(path))
     with _explained(path), _beside(path) as (stream, name):
+        _refuse_other_than_a_file(path)
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
@@ -61,8 +63,15 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
 def check_writable(path: Path) -> None:
     """Raises CalibrationError where no file can be written at `path`: to be said before a fit, not after it."""
     with _explained(path), _beside(path):
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        _refuse_other_than_a_file(path)
+
+
+def _refuse_other_than_a_file(path: Path) -> None:
+    """A calibration is read back, so that it cannot go to a device or a pipe, and must not take its place either."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "no regular file stands there", str(path))
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def check(
 ) -> None:
     """Say whether every answer equals the reference's, and at which level.
 
-    Exit code 0 pass, 1 violation, 2 inconclusive or vacuous, 3 not comparable, 64 usage.
+    Exit code 0 pass, 1 violation, 2 inconclusive or vacuous, 3 not comparable, 64 usage, 70 internal error.
     """
     from vcbench.lossless.selection import Selection
     from vcbench.lossless.thresholds import parse_fail_on
@@ -180,7 +180,7 @@ def _run_config(target: str, overrides: list[str], fault: str | None) -> Path:
     from vcbench.forensics.gate import run_for_gate, tiny_run
 
     if target == TINY:
-        return run_for_gate(tiny_run(fault), fault=fault, console=notes())
+        return run_for_gate(tiny_run(), fault=fault, console=notes())
     from vcbench.config.load import load_config
     from vcbench.config.overrides import name_beside
 
@@ -208,23 +208,14 @@ def _report(result: CheckResult, *, as_json: bool, files: dict[str, Path | None]
     from vcbench.lossless.html import html
     from vcbench.lossless.junit import junit_xml
     from vcbench.lossless.markdown import markdown
+    from vcbench.records.output import write_output
 
     writers = {"junit": junit_xml, "markdown": markdown, "html": html}
     for kind, path in files.items():
         if path is not None:
-            _write(path, writers[kind](result))
+            write_output(path, writers[kind](result).encode("utf-8", "backslashreplace"))
+            notes().print(f"wrote {path}", markup=False)
     if as_json:
         write_json(as_dict(result))
     else:
         render(result, results())
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all. Raises UsageError where the place cannot be written."""
-    from vcbench.records.files import replace_file
-
-    try:
-        replace_file(path, text.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
-    notes().print(f"wrote {path}", markup=False)

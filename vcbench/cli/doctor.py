@@ -13,6 +13,7 @@ import typer
 
 from vcbench.cli.output import begin, notes, results, table, write_json
 from vcbench.cli.runs import RUNS
+from vcbench.errors import UsageError
 
 EMBEDDED_MODEL = "smollm2-135m"
 EMBEDDED_SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
@@ -23,7 +24,7 @@ def doctor(
     runs: Annotated[Path, typer.Option("--dir", help="Where runs would be written.")] = RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Check this machine; exit code 1 if something that every run needs is missing."""
+    """Check this machine; exit code 64 if something that every run needs is missing."""
     checks: list[tuple[str, Callable[[], str]]] = [
         ("python", platform.python_version),
         ("torch", _torch),
@@ -46,7 +47,7 @@ def doctor(
     failed = [name for name, ok, _ in rows if not ok]
     if failed:
         notes().print(f"not ready: {', '.join(failed)}", markup=False)
-        raise typer.Exit(1)
+        raise typer.Exit(UsageError.exit_code)
     begin()
 
 

@@ -153,8 +153,8 @@ def _tables(outlook: Outlook) -> Iterator[tuple[str, Table]]:
         shown = [
             [
                 row.cell.label,
-                "-" if row.cell.method is None else _size(row.draft_bytes),
-                "-" if row.cell.method is None else _time(row.compress_s),
+                "-" if not row.cell.compressing else _size(row.draft_bytes),
+                "-" if not row.cell.compressing else _time(row.compress_s),
                 _time(row.decode_s),
             ]
             for row in rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import sys
 from typing import Annotated, Any
@@ -10,20 +11,12 @@ import typer
 
 from vcbench import __version__
 from vcbench.cli import calibrate, check, compare, demo, diff, doctor, init, ls, model, rm, run, runs, score, show
+from vcbench.cli.failures import INTERRUPTED
 from vcbench.cli.output import notes
-from vcbench.errors import UsageError, VcbenchError
+from vcbench.errors import UsageError
 
-INTERRUPTED = 130
 CommandLineError: Any = typer.BadParameter.__mro__[1]
 """The usage error of the click that this typer carries."""
-RESUMES = "the same command takes up where this one stopped"
-DISK = {
-    errno.ENOSPC: f"the disk is full: free some space; {RESUMES}",
-    errno.EDQUOT: f"the disk quota is used up: free some space; {RESUMES}",
-    errno.EROFS: "the file system is read-only: choose another place",
-    errno.EACCES: "permission denied: choose another place or change its permissions",
-}
-
 app = typer.Typer(
     name="vcbench",
     help="Decode with compressed KV caches, keep the output of the full one, and measure what it costs.",
@@ -69,36 +62,53 @@ def entry() -> None:
 
 
 def main() -> int:
-    """Runs the command in `sys.argv`; an expected failure is one message on stderr and its exit code."""
+    """Runs the command in `sys.argv`; a failure is one message on stderr and an exit code that `docs/ci.md` lists."""
+    from vcbench.cli.failures import explain, keep_standard_streams, let_go_of_stdout, refuse_too_little_memory
     from vcbench.engine.environment import prepare
     from vcbench.records.printable import never_fail
 
+    keep_standard_streams()
     prepare()
     never_fail(sys.stdout)
     never_fail(sys.stderr)
     try:
-        code = app(prog_name="vcbench", standalone_mode=False)
+        refuse_too_little_memory()
+        code = _command()
+        sys.stdout.flush()
     except CommandLineError as error:
         error.show()
         return UsageError.exit_code
-    except VcbenchError as error:
-        return _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
-    except OSError as error:
-        if error.errno not in DISK:
-            raise
-        place = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{place}{DISK[error.errno]}", VcbenchError.exit_code)
+    except BaseException as error:  # noqa: BLE001 -- whatever it is, it is said in one line and never taken for a verdict
+        failure = explain(error)
+        let_go_of_stdout()
+        return _fail(failure.message, failure.exit_code)
+    return code
+
+
+def _command() -> int:
+    """Runs the command and returns its exit code. Raises what it raises."""
+    try:
+        code = app(prog_name="vcbench", standalone_mode=False)
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return 0
+        # Typer ends the process so where stdout has been closed.
+        raise BrokenPipeError(errno.EPIPE, "closed") from error
     if code == INTERRUPTED:
-        return _fail(f"interrupted; {RESUMES}", INTERRUPTED)
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 
 def _fail(message: str, code: int) -> int:
-    from rich.text import Text
-
     from vcbench.records.printable import printable
 
-    notes().print(Text.assemble(("error: ", "bold red"), printable(message, newlines=True)))
+    shown = printable(message, newlines=True)
+    try:
+        from rich.text import Text
+
+        notes().print(Text.assemble(("error: ", "bold red"), shown))
+    except (ImportError, MemoryError, OSError):
+        # Too little memory for colours, or nobody left to read.
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"error: {shown}\n")
     return code

@@ -125,6 +125,9 @@ class Reader:
             if node.value is not None and node.value == getattr(hint, "SHORTHAND", None):
                 means = getattr(hint, "SHORTHAND_MEANS", {})
                 node = Node(value={key: Node(value=means[key], where=node.where) for key in means}, where=node.where)
+            key = getattr(hint, "FROM_TEXT", None)
+            if key is not None and isinstance(node.value, str):
+                node = Node(value={key: node}, where=node.where)
             parsed = self.read(hint, node, label)  # type: ignore[arg-type]
             if not _has_options(hint):
                 self.refuse_unknown(parsed, list(keys_of(hint)), label)  # type: ignore[arg-type]
@@ -206,6 +209,8 @@ def _kind(hint: Any) -> str:
     if not is_dataclass(hint):
         return WORDS[hint]
     shorthand = getattr(hint, "SHORTHAND", None)
+    if getattr(hint, "FROM_TEXT", None) is not None:
+        return "a name or a mapping"
     return f"`{shorthand}` or a mapping" if shorthand else "a mapping"
 
 

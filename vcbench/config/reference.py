@@ -17,6 +17,7 @@ from vcbench.config.schema import (
     AdaptiveDraft,
     CellConfig,
     EngineConfig,
+    LevelConfig,
     MethodConfig,
     MetricsConfig,
     ModelConfig,
@@ -48,6 +49,7 @@ PARTS: tuple[tuple[str, type[Any], str], ...] = (
     ("`sampling` of a task", Sampling, ""),
     ("`methods`", MethodConfig, "A mapping from names, made of letters, digits, `.`, `_` and `-`, to methods."),
     ("`cells`", CellConfig, "A list. A matrix with a `lossy` or `vericache` cell needs a `full` one, its baseline."),
+    ("`levels` of a cell", LevelConfig, "A list, the cheapest level first, the full cache last."),
     ("`draft_length` as a mapping", AdaptiveDraft, ""),
     ("`engine`", EngineConfig, ""),
     ("`metrics`", MetricsConfig, ""),
@@ -98,6 +100,8 @@ def _type_name(hint: Any) -> str:
     if origin is tuple:
         return f"list of {_type_name(arguments[0])}"
     if is_dataclass(hint):
+        if getattr(hint, "FROM_TEXT", None) is not None:
+            return "name or mapping"
         shorthand = getattr(hint, "SHORTHAND", None)
         return f"`{shorthand}` or mapping" if shorthand else "mapping"
     if origin is Union or type(hint).__name__ == "UnionType":

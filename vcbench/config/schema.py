@@ -15,7 +15,14 @@ from vcbench.config.sampling import Sampling
 Arm = Literal["full", "lossy", "vericache"]
 Exactness = Literal["bitwise", "fast"]
 Tier = Literal["memory", "disk"]
+DraftWeights = Literal["full", "bfloat16", "int8"]
 DEFAULT_DRAFT_LENGTH = 25
+"""Of a method that drafts for the full cache."""
+LOWER_DRAFT_LENGTH = 8
+"""Of all other levels."""
+DEFAULT_MIN_MATCH = 3
+NGRAM = "ngram"
+FULL = "full"
 
 
 def _doc(text: str, **limits: Any) -> dict[str, Any]:
@@ -46,6 +53,13 @@ class EngineConfig:
         default="bitwise", metadata=_doc("`bitwise` proves rows independent of their batch; `fast` drops the padding.")
     )
     batch_size: int = field(default=1, metadata=_doc("Requests decoded together.", minimum=1))
+    refill: bool = field(
+        default=False,
+        metadata=_doc(
+            "Take the next request in as soon as one ends, as a server does, in place of whole batches one after the "
+            "other. Every cell then prefills each prompt for itself."
+        ),
+    )
     threads: int = field(default=0, metadata=_doc("CPU threads; 0 takes the physical cores.", minimum=0))
     disk_directory: str | None = field(
         default=None, metadata=_doc("Where caches on disk are kept; null takes the system's place for temporary files.")
@@ -92,29 +106,93 @@ class AdaptiveDraft:
 DraftLength = int | AdaptiveDraft
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellConfig:
-    """One column of the comparison: an arm and, unless it is `full`, the method it uses."""
+def longest(length: DraftLength | None) -> int:
+    """The most tokens that a draft may have."""
+    return length.max if isinstance(length, AdaptiveDraft) else length or 0
 
-    arm: Arm = field(metadata=_doc("`full`, `lossy` or `vericache`."))
-    method: str | None = field(default=None, metadata=_doc("A key of `methods`; none for `full`."))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelConfig:
+    """One level of a `vericache` cell; a name alone is short for a mapping with that `name`."""
+
+    FROM_TEXT: ClassVar[str] = "name"
+    """The key whose value may be written in place of the mapping."""
+
+    name: str = field(
+        metadata=_doc(
+            "A key of `methods`, or `ngram`, which proposes what followed the last time that prompt and output went as "
+            "they do now; the last level is `full`."
+        )
+    )
     draft_length: DraftLength | None = field(
         default=None,
         metadata=_doc(
-            f"Tokens drafted per round, or `auto`; `vericache` only, where it is {DEFAULT_DRAFT_LENGTH} unless given.",
+            f"Tokens proposed to the level above at a time, or `auto`; {DEFAULT_DRAFT_LENGTH} unless given for a "
+            f"method below `full`, else {LOWER_DRAFT_LENGTH}; none for `full`.",
+            minimum=1,
+        ),
+    )
+    min_match: int | None = field(
+        default=None,
+        metadata=_doc(
+            "`ngram` only: so many tokens at the end must be found again before anything is proposed; 3 unless given.",
             minimum=1,
         ),
     )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellConfig:
+    """One column of the comparison: an arm and, unless it is `full`, the method or the levels that it uses."""
+
+    arm: Arm = field(metadata=_doc("`full`, `lossy` or `vericache`."))
+    method: str | None = field(
+        default=None,
+        metadata=_doc("A key of `methods`; none for `full`. In `vericache` short for `levels: [METHOD, full]`."),
+    )
+    draft_length: DraftLength | None = field(
+        default=None,
+        metadata=_doc(
+            f"Tokens drafted per round, or `auto`; `vericache` only, where it is {DEFAULT_DRAFT_LENGTH} unless given. "
+            "With `levels` each has its own.",
+            minimum=1,
+        ),
+    )
+    levels: tuple[LevelConfig, ...] = field(
+        default=(),
+        metadata=_doc(
+            "`vericache` only, in place of `method`: who drafts for whom, the cheapest first and `full` last, e.g. "
+            "`[ngram, snapkv-8x, full]`; see the page on cascades."
+        ),
+    )
     full_cache: Tier = field(
         default="memory",
         metadata=_doc("Where verification reads the full cache from; `disk` for `vericache` on CPU in float32."),
     )
+    draft_weights: DraftWeights = field(
+        default="full",
+        metadata=_doc(
+            "What drafts read of the model: its own weights, or a copy of the linear layers rounded to `bfloat16`, "
+            "or to `int8` with a scale for each output; `vericache` on CPU in float32."
+        ),
+    )
+
+    @property
+    def drafting(self) -> tuple[LevelConfig, ...]:
+        """The levels below the full cache, the lowest first; that of its method where no levels are listed."""
+        if self.levels or self.method is None:
+            return self.levels[:-1]
+        return (LevelConfig(name=self.method, draft_length=self.draft_length),)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that the cell uses, the lowest level's first."""
+        return tuple(level.name for level in self.drafting if level.name != NGRAM)
 
     @property
     def longest_draft(self) -> int:
-        """The most tokens that a round drafts; 0 in an arm that does not draft."""
-        return self.draft_length.max if isinstance(self.draft_length, AdaptiveDraft) else self.draft_length or 0
+        """The most tokens that a round drafts for the full cache; 0 in an arm that does not draft."""
+        return longest(self.drafting[-1].draft_length) if self.drafting else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +223,8 @@ class RunConfig:
     seed: int = field(default=0, metadata=_doc("Seed of everything that is drawn at random.", minimum=0))
     output_dir: str = field(default="runs", metadata=_doc("Where run directories are made."))
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, metadata={"internal": True})
+
+    @property
+    def used_methods(self) -> tuple[str, ...]:
+        """The methods that any cell uses, each once."""
+        return tuple(dict.fromkeys(name for cell in self.cells for name in cell.methods))

@@ -39,12 +39,14 @@ class Round:
 class Tally:
     """One level's part in one request. rounds: its drafts as the level above judged them.
 
-    passes: how often the model ran over the level's cache. cache_class: of that cache; None for a level without one.
+    passes: how often the model ran over the level's cache. tokens: those that the cache has committed. cache_class: of
+    that cache. The last two are None for a level without one.
     """
 
     name: str
     rounds: Sequence[Round] = ()
     passes: int = 0
+    tokens: int | None = None
     cache_class: str | None = None
 
 
@@ -55,6 +57,7 @@ class KVBytes:
     codes: the compressed codes or kept pairs alone. stored: everything that the draft cache holds, `parts` by category.
     full: the full cache for the same tokens. resident: draft cache, full cache and scratch together, in memory.
     full_copy: what a full cache held beside the draft cache takes, by tier: `memory`, `disk`.
+    reread: bytes read back from a tier since the cache was made; what stayed in its buffers does not count.
     """
 
     codes: int
@@ -63,6 +66,7 @@ class KVBytes:
     resident: int
     parts: dict[str, int] = field(default_factory=dict)
     full_copy: dict[str, int] = field(default_factory=dict)
+    reread: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

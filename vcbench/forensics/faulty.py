@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -14,10 +14,12 @@ from vcbench.backends.bundled.drafts import SharedCompressor
 from vcbench.compressors.base import Compressor, prefill_for
 from vcbench.config.schema import Arm
 from vcbench.engine.codes.quantised import QuantisedCache
-from vcbench.engine.decoding.levels import CacheLevel, Prefilled, Scores, Span
+from vcbench.engine.decoding.levels import CacheLevel, Drafter, Prefilled, Scores, Span
+from vcbench.engine.decoding.ngram import NgramLevel
 from vcbench.engine.decoding.progress import Observer, Progress
-from vcbench.engine.decoding.session import CellSetup, Compress, Event, Session, StreamFactory
+from vcbench.engine.decoding.session import CellSetup, Compress, Event, LevelSetup, Lookup, Session, StreamFactory
 from vcbench.engine.kv.cache import EntryCache, EntrySource, FullCache, KVCache
+from vcbench.engine.kv.make import make_store
 from vcbench.engine.kv.query_log import QueryLog
 from vcbench.engine.model.decoder import Block, Decoder, Prefill
 from vcbench.engine.types import FinishReason
@@ -105,9 +107,9 @@ class _KeptPositions(Decoder):
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A cache with tokens that nobody knows of, passing for one without."""
+    """A source passing for one that has committed so many tokens, whatever it has."""
 
-    cache: KVCache
+    cache: EntrySource
     committed: int
 
     @property
@@ -133,6 +135,34 @@ class _KeepsLastDraft(CacheLevel):
 
     def source(self, request_id: str) -> EntrySource:
         return _Ahead(self.caches[request_id], self._committed[request_id])
+
+
+class _CommitsOneMore(CacheLevel):
+    """Keeps the first rejected draft as the level above commits what was right, and says nothing of it."""
+
+    def admit(self, item: Prefilled) -> None:
+        super().admit(item)
+        self._more = {**getattr(self, "_more", {}), item.request.id: 0}
+
+    def refresh(self, request_id: str, count: int, source: EntrySource) -> None:
+        super().refresh(request_id, count, _Ahead(source, self.caches[request_id].committed))
+
+    def commit(self, request_id: str, count: int, source: EntrySource | None = None) -> None:
+        assert isinstance(source, KVCache)
+        rejected = source.tokens - source.committed > count
+        super().commit(request_id, count + rejected, _Ahead(source, self.caches[request_id].committed))
+        self._more[request_id] += rejected
+
+    def source(self, request_id: str) -> EntrySource:
+        cache = self.caches[request_id]
+        return _Ahead(cache, cache.committed - self._more[request_id])
+
+
+class _SilentLevel(CacheLevel):
+    """Proposes nothing."""
+
+    def propose(self, spans: Sequence[Span], wanted: Mapping[str, int]) -> dict[str, list[int]]:
+        return {span.key: [] for span in spans}
 
 
 class _AcceptsNotFinite(CacheLevel):
@@ -178,6 +208,82 @@ class _ForgetsDrafts(CacheLevel):
         return super().score([_Forgetful(span.progress, span.drafted, span.rows) for span in spans])
 
 
+class _ByDraftIndex(Span):
+    """Numbers the places of a round from its own beginning."""
+
+    def position(self, row: int) -> int:
+        return len(self.drafted) + 1 - self.rows + row
+
+
+class _NoiseByDraftIndex(CacheLevel):
+    """Draws each token with the noise of its place in the block."""
+
+    def score(self, spans: Sequence[Span]) -> dict[str, Scores]:
+        return super().score([_ByDraftIndex(span.progress, span.drafted, span.rows) for span in spans])
+
+
+class _Remembering(Span):
+    """Shows the whole draft to what chooses at each of its places."""
+
+    def output_before(self, row: int) -> list[int]:
+        return [*self.progress.token_ids, *self.drafted]
+
+
+class _SeesRejectedDrafts(CacheLevel):
+    """Chooses every token of a round by all that was drafted there."""
+
+    def score(self, spans: Sequence[Span]) -> dict[str, Scores]:
+        return super().score([_Remembering(span.progress, span.drafted, span.rows) for span in spans])
+
+
+class _ShiftedPositions(Decoder):
+    """Takes every position for the next one."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.__dict__.update(decoder.__dict__)
+
+    def _embed(self, blocks: Sequence[Block]) -> tuple[Tensor, Tensor]:
+        x, positions = super()._embed(blocks)
+        return x, positions + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _OneBefore:
+    """A source whose entries are each that of the token before; `last` holds the final ones of the commit before."""
+
+    cache: EntrySource
+    last: dict[int, tuple[Tensor, Tensor]]
+
+    @property
+    def committed(self) -> int:
+        return self.cache.committed
+
+    @property
+    def queries(self) -> QueryLog | None:
+        return self.cache.queries
+
+    def uncommitted(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        k, v = self.cache.uncommitted(layer, count)
+        if not count:
+            return k, v
+        before = self.last.get(layer, (k[:, :1], v[:, :1]))
+        self.last[layer] = k[:, -1:].clone(), v[:, -1:].clone()
+        return torch.cat([before[0], k[:, :-1]], dim=1), torch.cat([before[1], v[:, :-1]], dim=1)
+
+
+class _KeepsStaleEntries(CacheLevel):
+    """Takes the entries of verified tokens one place late."""
+
+    def admit(self, item: Prefilled) -> None:
+        super().admit(item)
+        self._last: dict[str, dict[int, tuple[Tensor, Tensor]]] = getattr(self, "_last", {})
+        self._last[item.request.id] = {}
+
+    def commit(self, request_id: str, count: int, source: EntrySource | None = None) -> None:
+        late = None if source is None else _OneBefore(source, self._last[request_id])
+        super().commit(request_id, count, late)
+
+
 class _PositionFromKeptLength(Session):
     def make_verifier(self) -> CacheLevel:
         return CacheLevel("full", _KeptPositions(self.decoder, self), self.on_tier)
@@ -207,6 +313,32 @@ class _CompressedCacheInVerify(Session):
 
     def _draft_of(self, item: Prefilled) -> KVCache:
         return (self.drafts(item.request.id) or [self.on_tier(item)])[-1]
+
+
+class _NoiseByDraftIndexSession(Session):
+    def make_verifier(self) -> CacheLevel:
+        return _NoiseByDraftIndex("full", self.decoder, self.on_tier)
+
+
+class _PenaltySeesRejectedDrafts(Session):
+    def make_verifier(self) -> CacheLevel:
+        return _SeesRejectedDrafts("full", self.decoder, self.on_tier)
+
+
+class _DraftPositionsShifted(Session):
+    def make_level(self, level: LevelSetup) -> Drafter:
+        made = super().make_level(level)
+        return (
+            made
+            if not isinstance(made, CacheLevel)
+            else CacheLevel(made.name, _ShiftedPositions(self.decoder), made.make)
+        )
+
+
+class _StaleDraftEntries(Session):
+    def make_level(self, level: LevelSetup) -> Drafter:
+        made = super().make_level(level)
+        return made if not isinstance(made, CacheLevel) else _KeepsStaleEntries(made.name, self.decoder, made.make)
 
 
 class _EosOnlyCheckedAtBlockEnd(Session):
@@ -249,6 +381,49 @@ class _WrongModelRecords(Session):
         super().admit(Prefilled(item.request, prefill))
 
 
+class _MiddleLevelKeepsOneTooMany(Session):
+    def make_level(self, level: LevelSetup) -> Drafter:
+        compressor = level.drafts_by
+        if isinstance(compressor, Lookup) or level is self.setup.levels[0]:
+            return super().make_level(level)
+        return _CommitsOneMore(level.name, self.decoder, lambda item: self.compressed(compressor, item))
+
+
+class _LowestLevelNeverDrafts(Session):
+    def make_level(self, level: LevelSetup) -> Drafter:
+        compressor = level.drafts_by
+        if level is not self.setup.levels[0]:
+            return super().make_level(level)
+        if isinstance(compressor, Lookup):
+            return NgramLevel(level.name, NEVER)
+        return _SilentLevel(level.name, self.decoder, lambda item: self.compressed(compressor, item))
+
+
+class _RequestReleasedTooEarly(Session):
+    """Its slot is wanted: the next one in line goes with each request that ends."""
+
+    def step(self) -> list[Event]:
+        events = super().step()
+        for _ in [event for event in events if event.generation is not None]:
+            for key in self.active[:1]:
+                self.rows[key].progress.finish_reason = "length"
+                events.append(self.event(self.rows[key]))
+        return events
+
+
+class _AdmittedWithAnothersEntries(Session):
+    _before: FullCache | None = None
+
+    def on_tier(self, item: Prefilled) -> FullCache:
+        cache, before = super().on_tier(item), self._before
+        self._before = item.prefill.cache
+        if before is None:
+            return cache
+        mixed = cache.moved_to(make_store(cache.shape))
+        mixed.store.copy_from(before.store, 0, 0, min(before.committed, mixed.committed) // 2)
+        return mixed
+
+
 class _ResidualNeverQuantised(Session):
     def compressed(self, compressor: Compress, item: Prefilled) -> KVCache:
         return _never_quantised(item.prefill, super().compressed(compressor, item))
@@ -287,6 +462,14 @@ SESSIONS: dict[str, type[Session]] = {
     "compressed_cache_in_verify": _CompressedCacheInVerify,
     "drop_last_request": _DropLastRequest,
     "wrong_model_records": _WrongModelRecords,
+    "middle_level_keeps_one_too_many": _MiddleLevelKeepsOneTooMany,
+    "lowest_level_never_drafts": _LowestLevelNeverDrafts,
+    "request_released_too_early": _RequestReleasedTooEarly,
+    "admitted_with_anothers_entries": _AdmittedWithAnothersEntries,
+    "noise_by_draft_index": _NoiseByDraftIndexSession,
+    "penalty_sees_rejected_drafts": _PenaltySeesRejectedDrafts,
+    "draft_positions_shifted": _DraftPositionsShifted,
+    "stale_draft_entries": _StaleDraftEntries,
     "residual_never_quantised": _ResidualNeverQuantised,
     "cache_silently_replaced": _CacheSilentlyReplaced,
 }

@@ -15,7 +15,18 @@ from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig
 from vcbench.errors import UsageError
 from vcbench.forensics.faulty import FaultySession
-from vcbench.forensics.tiny import CELLS, GREEDY, PENALISED, TINY, tiny_config
+from vcbench.forensics.tiny import (
+    CASCADE,
+    CELLS,
+    DRAWN,
+    GATE_CELLS,
+    GATE_METHODS,
+    GREEDY,
+    PENALISED,
+    TINY,
+    gate_config,
+    tiny_config,
+)
 from vcbench.lossless.faults import find_fault
 from vcbench.runners.run import execute
 
@@ -42,32 +53,40 @@ def broken(fault: str | None) -> MakeBackend:
     return partial(Bundled, session=FaultySession(fault), fault=fault)
 
 
-def tiny_run(fault: str | None) -> RunConfig:
-    """The gate's own small run, with the sampling that the fault needs."""
-    return tiny_config(TINY, sampling=_sampling(fault))
+def tiny_run() -> RunConfig:
+    """The gate's own small run, in which every fault can show."""
+    return gate_config(TINY)
 
 
 def demo_run(fault: str) -> RunConfig:
     """A still smaller one that can show the fault: kernels that it does not need are not compiled for it."""
-    cells = CELLS if find_fault(fault).needs == "quantise" else CELLS[:2]
-    return tiny_config("demo", requests=DEMO_REQUESTS, cells=cells, sampling=_sampling(fault))
-
-
-def _sampling(fault: str | None) -> Sampling:
-    return PENALISED if fault is not None and find_fault(fault).needs == "penalty" else GREEDY
+    needs = find_fault(fault).needs
+    control = tuple(cell for cell in GATE_CELLS if cell.method == "none")
+    cells = {"quantise": CELLS, "levels": CASCADE, "none": (*CELLS[:1], *control)}.get(needs, CELLS[:2])
+    sampling = {"penalty": PENALISED, "draw": DRAWN}.get(needs, GREEDY)
+    return tiny_config("demo", requests=DEMO_REQUESTS, methods=GATE_METHODS, cells=cells, sampling=sampling)
 
 
 def fault_obstacle(config: RunConfig, fault: str) -> str:
     """Why a fault cannot show in a configuration; empty if it can."""
     needs = find_fault(fault).needs
-    drafting = [cell for cell in config.cells if cell.arm == "vericache" and cell.method is not None]
+    drafting = [cell for cell in config.cells if cell.arm == "vericache"]
     if not drafting:
         return "no cell drafts and verifies"
     if needs == "penalty":
         penalised = any(_penalises(task.sampling) for task in config.tasks)
         return "" if penalised else "no task has a penalty (sampling.repetition_penalty)"
-    kinds = {registry.lookup("compressor", config.methods[cell.method or ""].compressor).kind for cell in drafting}
-    return "" if not needs or needs in kinds else f"it needs a method that can {needs}; here are {', '.join(kinds)}"
+    if needs == "draw":
+        drawn = any(task.sampling.temperature for task in config.tasks)
+        return "" if drawn else "no task draws its tokens (sampling.temperature)"
+    if needs == "levels":
+        return "" if any(len(cell.drafting) > 1 for cell in drafting) else "no cell has two levels below the full cache"
+    if needs == "batch":
+        return "" if config.engine.batch_size > 1 else "no two requests are decoded together (engine.batch_size)"
+    methods = [config.methods[name] for cell in drafting for name in cell.methods]
+    kinds = {registry.lookup("compressor", method.compressor).kind for method in methods}
+    wanted = "keeps everything" if needs == "none" else f"can {needs}"
+    return "" if not needs or needs in kinds else f"it needs a method that {wanted}; here are {', '.join(kinds)}"
 
 
 def _penalises(sampling: Sampling) -> bool:

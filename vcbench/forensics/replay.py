@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,11 +64,11 @@ class Replay:
             raise RecordError(f"{run.path} was made with other weights of {files.id} than are here; run it again")
         backend = Bundled(config, files)
         identity, calibrations = backend.identity(), backend.calibrations()
-        for cell in run.provenance.get("cells") or ():
-            recorded, here = cell.get("calibration"), calibrations.get(cell.get("method") or "")
-            if recorded and here and recorded.get("sha256") != here.sha256:
+        for method, recorded in _calibrated(run):
+            here = calibrations.get(method)
+            if here and recorded.get("sha256") != here.sha256:
                 raise RecordError(
-                    f"{run.path} was made with another calibration of {cell['method']} than is here; run it again"
+                    f"{run.path} was made with another calibration of {method} than is here; run it again"
                 )
         bench = Workbench(
             config=config,
@@ -137,7 +138,7 @@ class Replay:
 
     def setup(self, cell: Cell) -> CellSetup:
         """How the engine carries out a cell."""
-        return cell_setup(cell, self.bench.config, self.methods.of(cell))
+        return cell_setup(cell, self.bench.config, self.methods.of)
 
     def decode(
         self,
@@ -170,3 +171,11 @@ class Replay:
             session=session or self.sessions,
         )
         return Decoded(ended[wanted], taps[0] if taps else None) if wanted in ended else None
+
+
+def _calibrated(run: Run) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Methods that the run's cells used with a calibration, and what is recorded of that."""
+    for cell in run.provenance.get("cells") or ():
+        for entry in cell.get("levels") or [{"name": cell.get("method"), "calibration": cell.get("calibration")}]:
+            if entry.get("calibration"):
+                yield str(entry.get("name")), entry["calibration"]

@@ -1,17 +1,21 @@
-"""The gate's own small run: a tiny model, prompts of random tokens, one dropping and one quantising method."""
+"""The gate's own small run: a tiny model, prompts of random tokens, greedy and drawn, every kind of cache."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import (
+    FULL,
+    NGRAM,
     CellConfig,
     EngineConfig,
+    LevelConfig,
     MethodConfig,
     MetricsConfig,
     ModelConfig,
@@ -27,8 +31,14 @@ SEED = 3
 """Its outputs end early, late, and in the block that reaches the cap, so that every fault finds something."""
 REQUESTS = 16
 MAX_TOKENS = 46
+DRAWN_REQUESTS = 8
+"""How many of them are also answered with drawn tokens, penalties and stop strings."""
+DRAWN_MAX_TOKENS = 40
+"""One of these answers stops in the block that would reach the cap."""
 GREEDY = Sampling()
 PENALISED = Sampling(repetition_penalty=1.5)
+DRAWN = Sampling(temperature=0.7, repetition_penalty=1.2, frequency_penalty=0.2)
+STOP_STRINGS = ("ma", "zo")
 PROMPT_TOKENS = (150, 250)
 METHODS = {
     "snapkv-2x": MethodConfig(compressor="snapkv", options={"factor": 2.0, "window": 8}),
@@ -39,6 +49,37 @@ CELLS = (
     CellConfig(arm="vericache", method="snapkv-2x", draft_length=6),
     CellConfig(arm="vericache", method="kivi-2bit", draft_length=9),
 )
+
+CASCADE = (
+    CELLS[0],
+    CellConfig(
+        arm="vericache",
+        levels=(
+            LevelConfig(name=NGRAM, draft_length=3, min_match=1),
+            LevelConfig(name="snapkv-2x", draft_length=6),
+            LevelConfig(name=FULL),
+        ),
+    ),
+)
+"""Two levels that draft, one above the other."""
+GATE_METHODS = {**METHODS, "none": MethodConfig(compressor="none")}
+GATE_CELLS = (
+    *CELLS,
+    CellConfig(arm="vericache", method="none", draft_length=5),
+    CellConfig(arm="vericache", method="snapkv-2x", draft_length=4, full_cache="disk"),
+    CASCADE[1],
+)
+"""With `none`, whose drafts must all be right, what goes wrong in drafting alone is noticed too."""
+
+
+def gate_config(name: str) -> RunConfig:
+    """What `vcbench check tiny` runs: greedy answers, and under another task's name drawn ones."""
+    made = tiny_config(name, methods=GATE_METHODS, cells=GATE_CELLS)
+    (greedy,) = made.tasks
+    drawn = replace(
+        greedy, name="jsonl", limit=DRAWN_REQUESTS, max_tokens=DRAWN_MAX_TOKENS, sampling=DRAWN, stop=STOP_STRINGS
+    )
+    return replace(made, tasks=(greedy, drawn))
 
 
 def tiny_config(

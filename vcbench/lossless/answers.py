@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vcbench.metrics.acceptance import round_problem
+from vcbench.metrics.acceptance import request_problem
+from vcbench.metrics.levels import level_problem
 from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import RequestLine
 
@@ -33,6 +34,7 @@ NOISE = "vcbench"
 class Answer:
     """One request's output. `problem`: why it is none, or contradicts itself; empty for a sound one.
 
+    level_problem: what is said of its levels and cannot be, whatever the output; empty for sound ones.
     logprobs: per output token, log-probabilities by token id. `drafted`, `accepted` and `committed`: per round.
     """
 
@@ -43,6 +45,7 @@ class Answer:
     text: str = ""
     finish_reason: str = "error"
     problem: str = ""
+    level_problem: str = ""
     logits_sha256: str = ""
     logprobs: Sequence[Mapping[int, float]] | None = None
     drafted: Sequence[int] = ()
@@ -76,6 +79,27 @@ class Arm:
         return value if isinstance(value, int) else None
 
 
+def contradiction(arm: Arm, answer: Answer) -> str:
+    """Why an answer cannot have ended as it says under its arm's settings; empty where it can, or nobody can tell.
+
+    An answer that contradicts itself is never equal to another one, though that may do so alike.
+    """
+    count, stops = len(answer.token_ids), arm.settings.get("stop_ids")
+    at_stop = answer.token_ids[-1] in arm.stop_ids
+    if answer.finish_reason == "length":
+        if arm.max_tokens is not None and count < arm.max_tokens:
+            return f"it ends by 'length' at {count} of {arm.max_tokens} tokens"
+        return "it ends by 'length', but its last token is a stop id" if at_stop else ""
+    if answer.finish_reason != "stop" or at_stop or stops is None:
+        return ""
+    strings = arm.settings.get("stop_strings") or ()
+    if not strings:
+        return f"it ends by 'stop', but its last token, id {answer.token_ids[-1]}, is no stop id"
+    if answer.text and not any(string in answer.text for string in strings):
+        return "it ends by 'stop', but with no stop id, and no stop string is in its text"
+    return ""
+
+
 def differences(reference: Arm, method: Arm) -> list[str]:
     """Every setting that is not the same in both arms, in words."""
     found = []
@@ -99,7 +123,7 @@ def prompt_sha256(ids: Sequence[int]) -> str:
 def arm_of_run(run: Run, cell: CellInfo, task: str) -> Arm:
     """A recorded cell's answers to one task."""
     answers = {
-        request: _answer(run.requests[cell.id, task, request], prompt.prompt_ids)
+        request: _answer(run.requests[cell.id, task, request], prompt.prompt_ids, cell)
         for (prompt_task, request), prompt in run.prompts.items()
         if prompt_task == task and (cell.id, task, request) in run.requests
     }
@@ -137,10 +161,7 @@ def _sampler(stated: Any, seed: Any) -> dict[str, Any]:
     return sampler
 
 
-def _answer(line: RequestLine, prompt_ids: Sequence[int]) -> Answer:
-    problem = line.error or ("finish reason is error" if line.finish_reason == "error" else "")
-    if not problem and not line.token_ids:
-        problem = "no tokens"
+def _answer(line: RequestLine, prompt_ids: Sequence[int], cell: CellInfo) -> Answer:
     return Answer(
         request=line.request,
         prompt_ids=prompt_ids,
@@ -148,7 +169,8 @@ def _answer(line: RequestLine, prompt_ids: Sequence[int]) -> Answer:
         token_ids=line.token_ids,
         text=line.text,
         finish_reason=line.finish_reason,
-        problem=problem or (round_problem(line) if line.committed or line.drafted else ""),
+        problem=request_problem(line, cell),
+        level_problem=level_problem(line) if line.committed or line.drafted else "",
         logits_sha256=line.logits_sha256,
         drafted=line.drafted,
         accepted=line.accepted,

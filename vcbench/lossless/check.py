@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from vcbench.errors import RecordError, SchemaVersionError
@@ -79,20 +81,39 @@ def _check_cell(
     run: Run, cell: CellInfo, task: str, selection: Selection, *, bitwise: bool
 ) -> tuple[CellResult, list[Card]]:
     answered = [line for line in run.requests_of(cell, task) if line.error is None]
-    guarded = guards(cell, answered, bitwise=bitwise, caches=run.gives("kv_bytes"))
+    baseline, parents = run.baseline(task), run.parents(task)
+    references = [] if baseline is None else [line for line in run.requests_of(baseline, task) if line.error is None]
+    guarded = guards(
+        cell,
+        answered,
+        bitwise=bitwise,
+        reference=references if run.gives("logit_hashes") else None,
+        caches=run.gives("kv_bytes"),
+    )
     if cell.arm != "vericache":
         return CellResult(cell=cell, task=task, verdicts=(), guards=guarded), []
-    baseline = run.baseline(task)
     reference = arm_of_run(run, baseline, task) if baseline is not None else _nobody()
     method = arm_of_run(run, cell, task)
     verdicts = tuple(
-        judge(task, request, reference, method, bitwise=bitwise)
+        replace(
+            judge(task, request, reference, method, bitwise=bitwise), prompt=_first_prompt(run, parents, task, request)
+        )
         for request in judged_requests(run, baseline, cell, task)
         if selection.has_request(request)
     )
     result = CellResult(cell=cell, task=task, verdicts=verdicts, guards=guarded, arms=(reference, method))
     options = ["--cell", cell.label, "--controls"]
     return result, cards_of(result, reference, method, ["vcbench", "check", str(run.path)], options)
+
+
+def _first_prompt(run: Run, parents: Mapping[str, str], task: str, request: str) -> str:
+    """The hash of the prompt that a request's conversation began with: its turns are one sample."""
+    seen: set[str] = set()
+    while request in parents and request not in seen:
+        seen.add(request)
+        request = parents[request]
+    line = run.prompts.get((task, request))
+    return "" if line is None else line.prompt_sha256
 
 
 def _nobody() -> Arm:

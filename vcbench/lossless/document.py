@@ -25,6 +25,7 @@ def as_dict(result: CheckResult) -> dict[str, Any]:
         "passed": result.passed,
         "identical": result.identical,
         "ties": result.ties,
+        "prompts": result.prompts,
         "violation_rate_upper_95": result.bound,
         "tokens_checked": result.tokens,
         "survival": [asdict(step) for step in survival(result.verdicts)],
@@ -33,17 +34,19 @@ def as_dict(result: CheckResult) -> dict[str, Any]:
         "remarks": list(result.remarks),
         "audit": None if result.audit is None else {**asdict(result.audit), "decides": result.audit.decides},
         "thresholds": [finding.as_dict() for finding in result.findings],
-        "cells": [_cell(cell) for cell in result.cells],
+        "cells": [_cell(result, cell) for cell in result.cells],
         "cards": [card.as_dict() for card in result.cards],
     }
 
 
-def _cell(cell: CellResult) -> dict[str, Any]:
+def _cell(result: CheckResult, cell: CellResult) -> dict[str, Any]:
     return {
         "id": cell.cell.id,
         "label": cell.cell.label,
         "task": cell.task,
         "counts": {str(verdict): cell.counts[verdict] for verdict in Verdict if cell.counts[verdict]},
+        "prompts": len({v.sample for v in cell.verdicts}),
+        "violation_rate_upper_95": result.bound_of(cell),
         "guards": [{"name": g.name, "passed": g.passed, "detail": g.detail} for g in cell.guards],
         "notes": list(cell.notes),
         "requests": [

@@ -8,14 +8,15 @@ from typing import Literal
 from vcbench.errors import UsageError
 from vcbench.registry import suggest
 
-Needs = Literal["", "drop", "quantise", "penalty"]
+Needs = Literal["", "drop", "quantise", "penalty", "levels", "batch", "draw", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """A fault that was reported for some engine. `outcome`: what the gate must say of it.
 
-    `needs`: the kind of compressor, or of sampling, without which it does nothing.
+    `needs`: the kind of compressor (`none` keeps everything) or of sampling, the drafting levels one above the other,
+    or the requests decoded together, without which it does nothing.
     """
 
     doc: str
@@ -37,10 +38,36 @@ FAULTS: dict[str, Fault] = {
     "compressed_cache_in_verify": Fault(doc="verification reads the compressed cache"),
     "drop_last_request": Fault(doc="the last request of every batch is never reported"),
     "wrong_model_records": Fault(doc="another model's answers are recorded under this one's name"),
+    "noise_by_draft_index": Fault(
+        doc="the noise of a drawn token is keyed by its place in the draft, not in the output", needs="draw"
+    ),
+    "penalty_sees_rejected_drafts": Fault(
+        doc="a penalty counts the whole draft, what is rejected of it included", needs="penalty"
+    ),
+    "draft_positions_shifted": Fault(
+        doc="drafting rotates by the position after the true one; outputs stay right", outcome="VACUOUS", needs="none"
+    ),
+    "stale_draft_entries": Fault(
+        doc="the draft cache takes for each verified token the entry of the one before; outputs stay right",
+        outcome="VACUOUS",
+        needs="none",
+    ),
     "residual_never_quantised": Fault(
         doc="the exact window of a quantised cache never fills, so nothing is quantised",
         outcome="VACUOUS",
         needs="quantise",
+    ),
+    "middle_level_keeps_one_too_many": Fault(
+        doc="a level between the lowest and the full cache keeps the first token that was rejected", needs="levels"
+    ),
+    "request_released_too_early": Fault(
+        doc="when a request ends, another one is let go with it, as if it had ended too", needs="batch"
+    ),
+    "admitted_with_anothers_entries": Fault(
+        doc="a request comes in with entries of the one before it in its full cache", needs="batch"
+    ),
+    "lowest_level_never_drafts": Fault(
+        doc="the lowest level proposes nothing, so that it is not at work", outcome="VACUOUS", needs="levels"
     ),
     "cache_silently_replaced": Fault(doc="an ordinary cache stands in for the compressed one", outcome="VACUOUS"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from vcbench.lossless.answers import Arm
@@ -9,21 +10,32 @@ from vcbench.lossless.result import Guard
 from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance
 from vcbench.metrics.bytes import factors
 from vcbench.metrics.divergence import kl_topk
+from vcbench.metrics.levels import level_figures
 from vcbench.metrics.text import first_divergence
 from vcbench.records.reader import CellInfo
-from vcbench.records.schema import RequestLine
+from vcbench.records.schema import CHECKED_SINCE, RequestLine
 
 FULL_CACHE = "FullCache"
+NO_ROWS = ("", hashlib.sha256().hexdigest())
+"""What is in place of a hash where no logits went into it."""
 UNCOMPRESSED = "none"
 """The compressor that keeps everything: a control in which every draft must be accepted."""
 NOISE = "random"
 """The compressor of random keys and values: a control whose drafts are worthless and whose bytes prove nothing."""
 
 
-def guards(cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool, caches: bool = True) -> tuple[Guard, ...]:
+def guards(
+    cell: CellInfo,
+    answered: Sequence[RequestLine],
+    *,
+    bitwise: bool,
+    reference: Sequence[RequestLine] | None = (),
+    caches: bool = True,
+) -> tuple[Guard, ...]:
     """The guards that apply to a cell with a method, from its requests that ended without error.
 
-    caches: whether the run's backend says what its caches are; what is recorded of them is judged in any case.
+    reference: full KV's; None where the run's backend hashes no logits. caches: whether the run's backend says what its
+    caches are; what is recorded of them is judged in any case.
     """
     if not answered:
         return ()
@@ -31,15 +43,20 @@ def guards(cell: CellInfo, answered: Sequence[RequestLine], *, bitwise: bool, ca
     if cell.arm != "vericache":
         return (_cache_class(cell, answered),) if caches else ()
     rounds = acceptance(Rounds.of(answered))
-    found = [*([_cache_class(cell, answered)] if caches else []), _proposed(rounds)]
+    compressed = caches and (bool(cell.compressor) or not cell.levels)
+    found = [*([_cache_class(cell, answered)] if compressed else []), _proposed(rounds)]
+    if bitwise and reference is not None:
+        found.append(_hashes([("full KV", reference), (cell.label, answered)]))
+    if len(cell.levels) > 1 and caches:
+        found.append(_levels(cell, answered))
     if cell.full_cache != "memory" and caches:
-        found.append(_tier(cell, answered))
+        found += [_tier(cell, answered), _read_back(cell, answered)]
     if cell.compressor != NOISE:
         found.append(_accepted(rounds))
     if cell.compressor == UNCOMPRESSED:
         return (*found, *([_all_accepted(answered)] if bitwise else []))
     found.append(_rejected(Rounds.of(answered).judged()))
-    if cell.compressor != NOISE and caches:
+    if cell.compressor != NOISE and compressed:
         found.append(_smaller(answered))
     return tuple(found)
 
@@ -115,6 +132,40 @@ def _cache_class(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
     return Guard(name="cache_class", passed=True, detail=listed)
 
 
+def _hashes(arms: Sequence[tuple[str, Sequence[RequestLine]]]) -> Guard:
+    """Every answer has the hash of its logits, and other prompts another one: equal constants are no evidence.
+
+    Records of before schema 3 may lack hashes.
+    """
+    name, count = "logits_hashed", 0
+    for arm, lines in arms:
+        prompts: dict[str, str] = {}
+        for line in lines:
+            if line.logits_sha256 in NO_ROWS:
+                if line.schema >= CHECKED_SINCE or line.logits_sha256:
+                    return Guard(name=name, passed=False, detail=f"{arm}, {line.request}: no logits were hashed")
+                continue
+            count += 1
+            if prompts.setdefault(line.logits_sha256, line.prompt_sha256) != line.prompt_sha256:
+                detail = f"{arm}, {line.request}: the hash of its logits is that of another prompt's"
+                return Guard(name=name, passed=False, detail=detail)
+    return Guard(name=name, passed=True, detail=f"{count} answers, each prompt with its own")
+
+
+def _levels(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
+    """Every level drafted, and on caches of its own method's class."""
+    figures = level_figures(answered)
+    if [each.name for each in figures[:-1]] != [level["name"] for level in cell.levels]:
+        return Guard(name="levels_drafted", passed=False, detail="what each level did was not recorded")
+    wrong = [f"{each.name} never drafted" for each in figures[:-1] if not each.drafted]
+    for number, level in enumerate(cell.levels):
+        seen = {str(line.levels[number]["cache_class"]) for line in answered}
+        if seen != {str(level.get("cache_class"))}:
+            wrong.append(f"{level['name']} drafted on {', '.join(sorted(seen))}, not {level.get('cache_class')}")
+    found = "; ".join(f"{each.name}: {each.accepted} of {each.drafted} drafted tokens" for each in figures[:-1])
+    return Guard(name="levels_drafted", passed=not wrong, detail="; ".join(wrong) or found)
+
+
 def _tier(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
     """The full cache lay on the tier that was asked for, all of it and in every request."""
     copies = [(line.kv_end or {}).get("full_copy") or {} for line in answered]
@@ -126,6 +177,20 @@ def _tier(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
     if away:
         detail = f"nothing of {', '.join(away[:3])} lay on {cell.full_cache}"
     return Guard(name="full_cache_tier", passed=not away and held >= full, detail=detail)
+
+
+def _read_back(cell: CellInfo, answered: Sequence[RequestLine]) -> Guard:
+    """Verification read the full cache back from its tier; what never left the buffers shows nothing of the tier.
+
+    Records of before schema 3 do not say.
+    """
+    told = [line for line in answered if line.schema >= CHECKED_SINCE and line.committed]
+    read = {line.request: (line.kv_end or {}).get("reread") or 0 for line in told}
+    never = [request for request, count in read.items() if not count]
+    detail = f"{sum(read.values()):,} bytes were read back from {cell.full_cache}"
+    if never:
+        detail = f"nothing of {', '.join(never[:3])} was read back from {cell.full_cache}: it stayed in its buffers"
+    return Guard(name="full_cache_read_back", passed=not never, detail=detail)
 
 
 def _proposed(rounds: Acceptance) -> Guard:

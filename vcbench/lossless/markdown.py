@@ -8,13 +8,12 @@ from vcbench.lossless.cards import card_lines
 from vcbench.lossless.outcome import CheckResult
 from vcbench.lossless.render import evidence, headline, reasons, remarks
 from vcbench.lossless.result import Verdict
-from vcbench.records.printable import printable
+from vcbench.records.printable import markdown_text
 
 LIMIT = 60_000
 """Characters; GitHub refuses a comment of more than 65,536."""
 REASONS = 20
 CARDS = 3
-ENTITIES = {ord(char): f"&#{ord(char)};" for char in "&\\`*_[]<>|#@~$"}
 CUT = "\n\n_Cut here: the comment would be too long. `--html` has everything._\n"
 
 
@@ -27,7 +26,7 @@ def markdown(result: CheckResult) -> str:
 def _lines(result: CheckResult) -> Iterator[str]:
     yield f"### Lossless gate: {result.outcome}"
     yield ""
-    yield f"{_text(headline(result))}. Level: *{result.level}*. Records: {_text(result.run)}."
+    yield f"{markdown_text(headline(result))}. Level: *{result.level}*. Records: {markdown_text(result.run)}."
     yield ""
     if result.cells:
         shown = [v for v in Verdict if v is Verdict.IDENTICAL or any(cell.counts[v] for cell in result.cells)]
@@ -36,25 +35,20 @@ def _lines(result: CheckResult) -> Iterator[str]:
         for cell in result.cells:
             counts = [str(cell.counts[verdict]) if cell.verdicts else "-" for verdict in shown]
             holding = f"{len(cell.guards) - len(cell.vacuous)} of {len(cell.guards)}"
-            yield f"| {_text(cell.name)} | {' | '.join(counts)} | {holding} |"
+            yield f"| {markdown_text(cell.name)} | {' | '.join(counts)} | {holding} |"
         yield ""
     against = reasons(result) if result.outcome != "PASS" else []
-    yield from (f"- {_text(line)}" for line in against[:REASONS])
+    yield from (f"- {markdown_text(line)}" for line in against[:REASONS])
     if len(against) > REASONS:
         yield f"- and {len(against) - REASONS} more"
-    yield from (f"- note: {_text(line)}" for line in remarks(result)[:REASONS])
+    yield from (f"- note: {markdown_text(line)}" for line in remarks(result)[:REASONS])
     yield ""
     if result.n:
-        yield from (_text(line) + "  " for line in evidence(result))
+        yield from (markdown_text(line) + "  " for line in evidence(result))
     for card in result.cards[:CARDS]:
         yield ""
-        yield f"<details><summary>{_text(f'{card.cell}: {card.request}, step {card.position.step}')}</summary>"
+        yield f"<details><summary>{markdown_text(f'{card.cell}: {card.request}, step {card.position.step}')}</summary>"
         yield ""
         yield from (f"    {line}" for line in card_lines(card))
         yield ""
         yield "</details>"
-
-
-def _text(text: str) -> str:
-    """Text in which nothing is markup."""
-    return printable(text).translate(ENTITIES)

@@ -103,8 +103,8 @@ class CheckResult:
 
     @property
     def passed(self) -> int:
-        """Requests that pass at this level; a tie never does at level bitwise."""
-        return self.identical + (self.ties if self.level == NEAR_TIES else 0)
+        """Requests that pass at this level."""
+        return sum(map(self.passes, self.verdicts))
 
     @property
     def undecided(self) -> int:
@@ -112,9 +112,30 @@ class CheckResult:
         return _count(self.verdicts, [Verdict.INCONCLUSIVE])
 
     @property
+    def prompts(self) -> int:
+        """Independent prompts among the requests judged: cells that answer the same ones are no further samples."""
+        return len({verdict.sample for verdict in self.verdicts})
+
+    @property
+    def judged_cells(self) -> int:
+        """Cells with a verdict."""
+        return sum(bool(cell.verdicts) for cell in self.cells)
+
+    @property
     def bound(self) -> float | None:
-        """Clopper-Pearson upper bound at 95 % on the rate of requests that do not pass."""
-        return upper_bound(self.n - self.passed, self.n, confidence=self.confidence)
+        """The bound of the cell that shows least: what holds of every one of them, each for itself."""
+        bounds = [bound for cell in self.cells if (bound := self.bound_of(cell)) is not None]
+        return max(bounds, default=None)
+
+    def bound_of(self, cell: CellResult) -> float | None:
+        """Clopper-Pearson upper bound at 95 % on the rate of prompts of which a cell's answer does not pass."""
+        samples = {verdict.sample for verdict in cell.verdicts}
+        wrong = {verdict.sample for verdict in cell.verdicts if not self.passes(verdict)}
+        return upper_bound(len(wrong), len(samples), confidence=self.confidence)
+
+    def passes(self, verdict: RequestVerdict) -> bool:
+        """Whether a verdict passes at this level; a tie never does at level bitwise."""
+        return verdict.verdict is Verdict.IDENTICAL or (verdict.verdict in TIES and self.level == NEAR_TIES)
 
     @property
     def tokens(self) -> int:

@@ -20,6 +20,10 @@ from vcbench.registry import suggest
 SCHEMA_VERSION = 1
 FINISH_REASONS = ("stop", "length", "error")
 CACHES = ("cold", "warm")
+POSITIVE = 1e-6
+"""Rounding that a log-probability of 0 may have."""
+MASS = 0.01
+"""Rounding that a sum of probabilities may have, in 16 bits."""
 
 
 def _ids(value: Any) -> bool:
@@ -214,8 +218,14 @@ def _logprob_problem(logprobs: Any, output: list[int]) -> str:
         for key, value in row.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 return f"log-probability of token {key} at step {step} is {value!r}, which is no finite number"
+            if value > POSITIVE:
+                return f"log-probability of token {key} at step {step} is {value!r}: a probability above 1"
         if str(token) not in row:
             return f"`logprobs` of step {step} lacks the token {token} that was chosen"
+        if (mass := math.fsum(math.exp(min(value, 0.0)) for value in row.values())) > 1 + MASS:
+            return f"the probabilities of step {step} sum to {mass:.4g}, which is above 1"
+        if len({int(key) for key in row}) != len(row):
+            return f"`logprobs` of step {step} names a token twice"
     return ""
 
 

@@ -106,7 +106,12 @@ def remarks(result: CheckResult) -> list[str]:
 def evidence(result: CheckResult) -> list[str]:
     """How much a pass shows: the bound on the rate of violations with its n, the audit, and survival by step."""
     bound = "unknown" if result.bound is None else f"{float(f'{100 * result.bound:.2g}'):g} %"
-    lines = [f"violation rate below {bound} at 95 % confidence (n = {result.n}, {result.tokens:,} tokens equal)"]
+    several = result.judged_cells > 1
+    where = f", in the weakest of {result.judged_cells} cells" if several else ""
+    lines = [
+        f"violation rate below {bound} at 95 % confidence{where} (n = {result.prompts} independent "
+        f"prompt{'' if result.prompts == 1 else 's'}, {result.n} answers, {result.tokens:,} tokens equal)"
+    ]
     if result.audit is not None:
         a = result.audit
         limit = "" if a.decides else f", above {a.cap:g}: too coarse to decide anything"

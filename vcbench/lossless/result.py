@@ -41,6 +41,7 @@ class RequestVerdict:
     """One request's verdict. `step`: index of the first token that differs; `tokens`: ids found equal.
 
     shortfall_steps: how far the worst of its tokens lies below the reference's leader, if it was audited.
+    prompt: hash of the prompt that its conversation began with; empty where nobody knows it.
     """
 
     task: str
@@ -50,6 +51,12 @@ class RequestVerdict:
     step: int | None = None
     tokens: int = 0
     shortfall_steps: float | None = None
+    prompt: str = ""
+
+    @property
+    def sample(self) -> tuple[str, str]:
+        """What is one independent sample: the prompt, whatever cell answered it, and under whatever names."""
+        return ("", self.prompt) if self.prompt else (self.task, self.request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

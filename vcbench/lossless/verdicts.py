@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vcbench.lossless.answers import Answer, Arm, prompt_sha256
+from vcbench.lossless.answers import Answer, Arm, contradiction, prompt_sha256
 from vcbench.lossless.result import RequestVerdict, Verdict
 from vcbench.metrics.text import first_divergence
 
@@ -20,7 +20,10 @@ def judge(task: str, request: str, reference: Arm, method: Arm, *, bitwise: bool
     full, line = reference.answers.get(request), method.answers.get(request)
 
     def verdict(kind: Verdict, detail: str = "", *, step: int | None = None, tokens: int = 0) -> RequestVerdict:
-        return RequestVerdict(task=task, request=request, verdict=kind, detail=detail, step=step, tokens=tokens)
+        prompt = "" if full is None else full.prompt_sha256
+        return RequestVerdict(
+            task=task, request=request, verdict=kind, detail=detail, step=step, tokens=tokens, prompt=prompt
+        )
 
     if full is None or line is None:
         who = reference.name if full is None else method.name
@@ -34,11 +37,16 @@ def judge(task: str, request: str, reference: Arm, method: Arm, *, bitwise: bool
     equal = len(line.token_ids) if fork is None else fork
     if detail := _stop_problem(reference, full, method, line, fork):
         return verdict(Verdict.STOP_MISMATCH, detail, step=fork, tokens=equal)
+    for arm, answer in ((reference, full), (method, line)):
+        if detail := contradiction(arm, answer):
+            return verdict(Verdict.MISSING, f"{arm.name}: {detail}", tokens=equal)
     if fork is None:
         hashes = {full.logits_sha256, line.logits_sha256} - {""}
         if bitwise and len(hashes) > 1:
             detail = "same tokens, but the logits behind them differ in some bit"
             return verdict(Verdict.VIOLATION, detail, tokens=equal)
+        if line.level_problem:
+            return verdict(Verdict.MISSING, f"same tokens, but {line.level_problem}", tokens=equal)
         return verdict(Verdict.IDENTICAL, tokens=equal)
     detail = f"token {fork}: {reference.name} has id {full.token_ids[fork]}, {method.name} {line.token_ids[fork]}"
     kind, remark = _fork(full, line, fork, bitwise=bitwise)
@@ -71,7 +79,12 @@ def _fork(full: Answer, line: Answer, fork: int, *, bitwise: bool) -> tuple[Verd
     if full.logprobs is not None and line.logprobs is not None:
         pair = (full.token_ids[fork], line.token_ids[fork])
         if all(_tied(answer.logprobs, fork, pair) for answer in (full, line)):
-            return Verdict.TIE_EXACT, "; both arms put the two first with equal log-probability"
+            tie = "; both arms put the two first with equal log-probability"
+            if bitwise:
+                return Verdict.VIOLATION, tie
+            if len(full.token_ids) == len(line.token_ids) == fork + 1:
+                return Verdict.TIE_EXACT, tie
+            return Verdict.INCONCLUSIVE, f"{tie}, but nobody has judged what follows (--audit MODEL)"
     if bitwise:
         return Verdict.VIOLATION, ""
     return Verdict.INCONCLUSIVE, "; only the logits tell a near tie from a violation (--audit MODEL)"

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vcbench.records.reader import CellInfo
 from vcbench.records.schema import RequestLine
+
+ENDS = ("stop", "length")
+"""Why an answer may end."""
 
 QUANTILES = (10, 50, 90)
 
@@ -23,8 +27,8 @@ class Rounds:
 
     @classmethod
     def of(cls, lines: Iterable[RequestLine]) -> Rounds:
-        """All rounds of the requests."""
-        kept = list(lines)
+        """All rounds of the requests, but for those of which they cannot be."""
+        kept = [line for line in lines if not round_problem(line)]
         return cls(
             drafted=tuple(value for line in kept for value in line.drafted),
             accepted=tuple(value for line in kept for value in line.accepted),
@@ -86,6 +90,28 @@ def acceptance(rounds: Rounds) -> Acceptance:
         histogram=tuple(counts[size] for size in range(max(counts, default=-1) + 1)),
         quantiles=tuple(map(float, np.percentile(rounds.committed, QUANTILES))) if judged else (),
         by_position=tuple(_position(judged, number) for number in range(1, longest + 1)),
+    )
+
+
+def request_problem(line: RequestLine, cell: CellInfo) -> str:
+    """Why a request's line is no answer, or what in it contradicts itself or its cell; empty for a sound one.
+
+    The one place where a line's identities are held, for the gate and for every table.
+    """
+    if line.error is not None or line.finish_reason == "error":
+        return line.error or "finish reason is error"
+    if not line.token_ids:
+        return "no tokens"
+    if line.finish_reason not in ENDS:
+        return f"finish reason {line.finish_reason!r} is none of {', '.join(ENDS)}"
+    if line.thinking_tokens is not None and not 0 <= line.thinking_tokens <= len(line.token_ids):
+        return f"{line.thinking_tokens} tokens of thoughts, but {len(line.token_ids)} in the output"
+    if cell.arm != "vericache":
+        return "rounds of a cell that does not draft" if line.drafted or line.accepted or line.committed else ""
+    longest = cell.longest_draft
+    too_long = [count for count in line.drafted if longest is not None and count > longest]
+    return round_problem(line) or (
+        f"a round drafts {too_long[0]} tokens, its cell at most {longest}" if too_long else ""
     )
 
 

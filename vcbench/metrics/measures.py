@@ -14,9 +14,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from vcbench.metrics.acceptance import request_problem
 from vcbench.metrics.batches import Timed, paired_batches, timed_batches
 from vcbench.metrics.bytes import held
 from vcbench.metrics.interval import Better, Estimate, Kind, Sums, ValueOf, pooled, quotient
+from vcbench.metrics.levels import full_loads
 from vcbench.metrics.text import first_divergence, is_looped
 from vcbench.records.reader import CellInfo, Run
 from vcbench.records.schema import RequestLine
@@ -52,8 +54,8 @@ class Measure:
 
 
 def answers(run: Run, cell: CellInfo, task: str) -> dict[str, RequestLine]:
-    """The cell's answers that have tokens and ended without error."""
-    return {line.request: line for line in run.requests_of(cell, task) if line.error is None and line.token_ids}
+    """The cell's answers that have tokens, ended without error and do not contradict themselves."""
+    return {line.request: line for line in run.requests_of(cell, task) if not request_problem(line, cell)}
 
 
 def _by_request(
@@ -70,6 +72,10 @@ def _committed(run: Run, cell: CellInfo, task: str, *, unlooped: bool) -> Sample
         return float(sum(line.committed)), float(len(line.committed))
 
     return _by_request(run, cell, task, sample) if cell.arm in DRAFTING else {}
+
+
+def _full_loads(run: Run, cell: CellInfo, task: str) -> Samples:
+    return _by_request(run, cell, task, full_loads) if cell.arm in ("full", *DRAFTING) else {}
 
 
 def _seconds(run: Run, cell: CellInfo, task: str, *, name: str) -> Samples:
@@ -176,6 +182,12 @@ MEASURES: dict[str, Measure] = {
         doc="the same over answers that do not repeat themselves",
         better="higher",
         samples=partial(_committed, unlooped=True),
+        gated=DRAFTING,
+    ),
+    "full_loads": Measure(
+        doc="how often the full cache is read for 100 decoded tokens",
+        better="lower",
+        samples=_full_loads,
         gated=DRAFTING,
     ),
     "speedup": Measure(

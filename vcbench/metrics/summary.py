@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance, round_problem
+from vcbench.metrics.acceptance import Acceptance, Rounds, acceptance, request_problem
 from vcbench.metrics.batches import paired_batches, timed_batches
 from vcbench.metrics.bytes import Factors, factors
 from vcbench.metrics.distribution import Distribution, distribution
 from vcbench.metrics.interval import Estimate, bootstrap, mean, share
+from vcbench.metrics.levels import LevelFigures, level_figures, level_problem
 from vcbench.metrics.load import Load, load_of
 from vcbench.metrics.measures import MEASURES, NEVER, answers
 from vcbench.metrics.text import first_divergence, token_f1
@@ -57,6 +58,7 @@ class CellSummary:
     divergence: Distribution | None
     agreement: Agreement | None
     acceptance: Acceptance | None
+    levels: tuple[LevelFigures, ...]
     speed: Throughput
     batches: int
     paired: int
@@ -109,6 +111,7 @@ def _cell_summary(run: Run, cell: CellInfo, task: str) -> CellSummary:
         divergence=distribution([line for key, line in run.divergences.items() if key[:2] == (cell.id, task)]),
         agreement=_agreement(run, answered, baseline) if baseline is not None and cell.arm != "full" else None,
         acceptance=rounds,
+        levels=level_figures(answered),
         speed=throughput(batches, requests),
         batches=len(timed_batches(run, cell, task)),
         paired=len(paired_batches(run, cell, task)),
@@ -156,7 +159,7 @@ def _problems(cell: CellInfo, lines: Sequence[RequestLine]) -> list[str]:
     """Requests that failed, and records that contradict themselves."""
     found = []
     for line in lines:
-        what = line.error or (round_problem(line) if cell.arm == "vericache" else "")
+        what = request_problem(line, cell) or (level_problem(line) if cell.arm == "vericache" else "")
         if what:
             found.append(f"{cell.label}, task {line.task}, request {line.request}: {what}")
     return found

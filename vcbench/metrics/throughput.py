@@ -28,11 +28,7 @@ def throughput(batches: Sequence[BatchLine], requests: Mapping[str, RequestLine]
     found = [(batch, timed_batch(batch, requests)) for batch in batches]
     kept = [(batch, timed) for batch, timed in found if timed is not None]
     lines = [batch for batch, _ in kept]
-    # Every round is a verification of the whole batch, so its longest request counts the batch's rounds.
-    rounds = sum(
-        max((len(requests[name].committed) for name in batch.requests if name in requests), default=0)
-        for batch in lines
-    )
+    rounds = sum(_rounds(batch, requests) for batch in lines)
     peaks = [batch.timing["peak_rss_bytes"] for batch in batches if "peak_rss_bytes" in batch.timing]
     return Throughput(
         tokens=sum(timed.tokens for _, timed in kept),
@@ -44,6 +40,13 @@ def throughput(batches: Sequence[BatchLine], requests: Mapping[str, RequestLine]
         other_s_per_round=_seconds(lines, "other_s") / rounds if rounds else None,
         peak_rss_bytes=int(max(peaks)) if peaks else None,
     )
+
+
+def _rounds(batch: BatchLine, requests: Mapping[str, RequestLine]) -> int:
+    """Passes of a batch that drafts: its steps where requests came and went, else the rounds of its longest request."""
+    counts = [len(requests[name].committed) for name in batch.requests if name in requests]
+    longest = max(counts, default=0)
+    return int(batch.timing.get("steps", longest)) if batch.refilled and longest else longest
 
 
 def batch_problem(batch: BatchLine, requests: Mapping[str, RequestLine]) -> str:

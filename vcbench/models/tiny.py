@@ -15,8 +15,10 @@ from vcbench.models.hf_config import parse_architecture
 from vcbench.models.install import exclusive, staging
 from vcbench.models.shapes import expected_shapes
 
-NAME = "tiny-random-llama-2"
+NAME = "tiny-random-llama-3"
 """Directory under the models directory; counted up whenever what is written changes."""
+LAYERS = 3
+"""More than the two that a full cache on disk has in memory, so that verification reads them back."""
 ATTENTION = 0.05
 """How large attention's output is beside the rest."""
 CONSONANTS, VOWELS = "bdfghklmnprstvwz", "aeiou"
@@ -27,7 +29,7 @@ CONFIG: dict[str, Any] = {
     "vocab_size": len(SPECIAL) + len(CONSONANTS) * len(VOWELS),
     "hidden_size": 48,
     "intermediate_size": 64,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": LAYERS,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 32,

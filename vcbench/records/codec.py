@@ -1,8 +1,9 @@
-"""A record line to bytes and back: one line of ASCII JSON, finite numbers or null, no lone surrogate."""
+"""A record line to bytes and back: a line of ASCII JSON, finite numbers or null, no lone surrogate, a checksum last."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import numbers
@@ -13,7 +14,19 @@ from dataclasses import MISSING, fields
 from typing import Any, Literal
 
 from vcbench.errors import RecordError, SchemaVersionError
-from vcbench.records.schema import READABLE, BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
+from vcbench.records.schema import (
+    CHECKED_SINCE,
+    READABLE,
+    BatchLine,
+    DivergenceLine,
+    Line,
+    PromptLine,
+    RequestLine,
+    TurnLine,
+)
+
+CHECK = "check"
+"""The last key of a line: the first 16 hex digits of the SHA-256 of the line as it stands without this key."""
 
 KINDS: dict[str, type[Any]] = {
     "prompt": PromptLine,
@@ -88,7 +101,33 @@ def encode(line: Line) -> bytes:
             raise RecordError(f"{type(line).__name__}.{entry.name}: {error}") from error
         if entry.name == "timing":
             row["timing"] = {key: item for key, item in row["timing"].items() if item is not None}
-    return json.dumps(row, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+    return seal(row) if line.schema >= CHECKED_SINCE else _compact(row) + b"\n"
+
+
+def seal(row: Mapping[str, Any]) -> bytes:
+    """One line of JSON that ends with its checksum, with its newline."""
+    body = _compact({key: value for key, value in row.items() if key != CHECK})
+    return body[:-1] + _suffix(body) + b"\n"
+
+
+def _compact(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def _suffix(body: bytes) -> bytes:
+    """What a checksum adds to a line in place of its closing brace."""
+    return f',"{CHECK}":"{hashlib.sha256(body).hexdigest()[:16]}"}}'.encode("ascii")
+
+
+def check_schema(schema: Any, where: str) -> int:
+    """The schema version. Raises SchemaVersionError where this vcbench does not read it."""
+    if type(schema) is not int or schema not in READABLE:
+        versions = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
+        raise SchemaVersionError(
+            f"{where}: schema version {schema!r}, this vcbench reads {versions}; use the vcbench that wrote it, or run "
+            "again: the same `vcbench run` moves this run aside"
+        )
+    return schema
 
 
 def decode(data: bytes, where: str) -> Line:
@@ -99,23 +138,32 @@ def decode(data: bytes, where: str) -> Line:
         raise RecordError(f"{where}: not a line of JSON ({error}); restore the file or run again") from error
     if not isinstance(row, dict):
         raise RecordError(f"{where}: a line must be a JSON object, found {type(row).__name__}")
-    schema = row.get("schema")
-    if type(schema) is not int or schema not in READABLE:
-        raise SchemaVersionError(
-            f"{where}: schema version {schema!r}, this vcbench reads {_listed(READABLE)}; "
-            "use the vcbench that wrote it or run again"
-        )
+    checked = check_schema(row.get("schema"), where) >= CHECKED_SINCE
+    stated = row.pop(CHECK, None) if checked else None
     kind = row.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise RecordError(f"{where}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
     if b"\\ud" in data.lower():
         row = plain(row)
     _check_fields(row, where)
+    if checked:
+        _verify(data, stated, where)
     return typing.cast(Line, KINDS[kind](**row))
 
 
 def _listed(versions: Sequence[int]) -> str:
     return f"{', '.join(map(str, versions[:-1]))} and {versions[-1]}"
+
+
+def _verify(data: bytes, stated: Any, where: str) -> None:
+    """Raises RecordError unless the line is, byte for byte, what was written."""
+    whole = data.rstrip(b"\n")
+    suffix = f',"{CHECK}":"{stated}"}}'.encode("ascii", "replace")
+    body = whole.removesuffix(suffix) + b"}"
+    if stated is None:
+        raise RecordError(f"{where}: the line's checksum is missing: it is not as it was written")
+    if not whole.endswith(suffix) or _suffix(body) != suffix:
+        raise RecordError(f"{where}: the line's checksum does not fit: it is not as it was written")
 
 
 def _refuse_constant(name: str) -> Any:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from vcbench.records.codec import plain
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
 REQUESTS = "requests.jsonl"
+DAMAGED = "damaged.jsonl"
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 
@@ -71,16 +73,24 @@ def write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """The file with this content, or as it was before: temporary file, then rename."""
-    temporary = path.with_name(f"{path.name}.partial")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:
+    """The file with this content, or as it was before: temporary file, then rename. mode: permissions that it keeps."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    temporary.unlink(missing_ok=True)
+    # O_EXCL: never through a link that somebody else has put there.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
+        try:
+            if mode is not None:
+                os.fchmod(descriptor, mode & 0o7777)
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
 
 
@@ -101,10 +111,28 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
         raise RecordError(str(error)) from error
 
 
+def read_regular(path: Path, *, largest: int | None = None) -> bytes:
+    """The content of a regular file, or of one that a link leads to; never waits for a device or a pipe.
+
+    Raises OSError, and RecordError where it is another kind of file or larger than `largest` bytes.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(file.fileno())
+        if not stat.S_ISREG(state.st_mode):
+            raise RecordError(f"{path} is no regular file; the run is damaged")
+        if largest is not None and state.st_size > largest:
+            raise RecordError(f"{path} has {state.st_size:,} bytes, more than the {largest:,} that it may have")
+        return file.read()
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises RecordError."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_regular(path))
     except FileNotFoundError:
         raise RecordError(f"{path} is missing; the run was never begun or is damaged") from None
     except (OSError, ValueError, RecursionError) as error:

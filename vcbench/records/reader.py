@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from vcbench.errors import RecordError
+from vcbench.errors import RecordError, SchemaVersionError
 from vcbench.records.codec import LineKey, decode, describe_key, line_key
-from vcbench.records.files import CONFIG, MANIFEST, PROVENANCE, REQUESTS, explained, read_json
+from vcbench.records.files import MANIFEST, PROVENANCE, REQUESTS, explained, read_regular
+from vcbench.records.head import head_problem, manifest_problem, read_config, read_provenance
 from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
 
 CAPABILITIES = {
@@ -23,6 +22,10 @@ CAPABILITIES = {
     "prefill": "times of prefill",
 }
 """What not every backend gives, in words."""
+ARMS = ("full", "lossy", "vericache")
+NAMED = 3
+"""Damaged lines that an error names."""
+REPAIR = "The same `vcbench run` sets damaged lines aside, in damaged.jsonl, and computes them again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,9 @@ class CellInfo:
     compressor: str | None = None
     draft_length: int | Mapping[str, Any] | None = None
     full_cache: str = "memory"
+    draft_weights: str = "full"
     task: str | None = None
+    levels: Sequence[Mapping[str, Any]] = ()
     cache_class: str | None = None
 
     @property
@@ -130,32 +135,37 @@ class Run:
         return next((cell for cell in self.cells if cell.arm == "full" and cell.answers(task)), None)
 
 
-def load_run(path: Path | str, *, all_prompts: bool = False) -> Run:
+def load_run(path: Path | str, *, strict: bool = True, all_prompts: bool = False) -> Run:
     """The run in a directory; with `all_prompts` also what its configuration no longer asks.
 
-    Raises RecordError on a missing or damaged file, naming the line.
+    Raises RecordError on a missing or damaged file, naming the line. Not `strict`, damaged lines are left out and named
+    in `dropped`, as `vcbench run` sees a run that it takes up.
     """
     path = Path(path)
     if not path.is_dir():
         raise RecordError(f"no run in {path}: there is no such directory; `vcbench runs` lists the runs")
-    provenance = read_json(path / PROVENANCE)
+    provenance, config = read_provenance(path), read_config(path)
     data = read_requests(path)
-    dropped: list[str] = []
-    lines = parse_lines(data, path / REQUESTS, dropped)
+    parsed = parse(data, path / REQUESTS)
+    if strict:
+        parsed.refuse_damage()
+    dropped = [*parsed.notes(), *([parsed.half] if parsed.half else [])]
     complete = (path / MANIFEST).exists()
-    if complete and (problem := manifest_problem(path, data)):
+    unlike = head_problem(path, provenance)
+    problem = manifest_problem(path, data) if complete else ""
+    if unlike or problem:
         complete = False
-        dropped.append(f"{path / MANIFEST}: {problem}")
+        dropped.append(unlike or f"{path / MANIFEST}: {problem}")
     run = Run(
         path=path,
-        config=_config(path / CONFIG),
+        config=config,
         provenance=provenance,
         cells=_cells(provenance.get("cells"), path / PROVENANCE),
         complete=complete,
         dropped=dropped,
         sha256=hashlib.sha256(data).hexdigest(),
     )
-    _index(run, lines)
+    _index(run, parsed.lines, strict=strict)
     if not all_prompts:
         _keep_asked(run)
     return run
@@ -165,52 +175,73 @@ def read_requests(path: Path) -> bytes:
     """The bytes of a run's records; empty where none were written."""
     with explained(path, "read"):
         try:
-            return (path / REQUESTS).read_bytes()
+            return read_regular(path / REQUESTS)
         except FileNotFoundError:
             return b""
 
 
-def parse_lines(data: bytes, where: Path, dropped: list[str]) -> list[Line]:
-    """The whole lines; what follows the last newline goes into `dropped`, in words.
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A line that is not what was written, as it stands, and why."""
 
-    Raises RecordError naming the line on a broken line or schema version, or both lines on a repeated key.
+    number: int
+    text: bytes
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Parsed:
+    """The records of a run, line by line. `intact`: the bytes of `lines`; `half`: what a cut-off last line says."""
+
+    where: Path
+    lines: list[Line] = field(default_factory=list)
+    intact: list[bytes] = field(default_factory=list)
+    damaged: list[Damage] = field(default_factory=list)
+    half: str = ""
+
+    def notes(self) -> list[str]:
+        """The damage in words, a note a line."""
+        return [damage.reason for damage in self.damaged]
+
+    def refuse_damage(self) -> None:
+        """Raises RecordError, naming the first damaged lines, where there are any."""
+        if self.damaged:
+            shown = "; ".join(dict.fromkeys(damage.reason for damage in self.damaged[:NAMED]))
+            more = f"; and {len(self.damaged) - NAMED} more" if len(self.damaged) > NAMED else ""
+            raise RecordError(f"{shown}{more}. {REPAIR}")
+
+
+def parse(data: bytes, where: Path) -> Parsed:
+    """Every line, the damaged ones apart: broken, with a checksum that does not fit, or for what another is for too.
+
+    Raises SchemaVersionError on a line of a schema version that this vcbench does not read.
     """
     *whole, rest = data.split(b"\n")
-    lines: list[Line] = []
-    seen: dict[LineKey, int] = {}
+    parsed = Parsed(where=where)
+    good: dict[int, tuple[Line, bytes]] = {}
+    numbers: dict[LineKey, list[int]] = {}
     for number, text in enumerate(whole, start=1):
-        line = decode(text, f"{where}, line {number}")
-        key = line_key(line)
-        if key in seen:
-            raise RecordError(f"{where}, lines {seen[key]} and {number}: both are for {describe_key(key)}")
-        seen[key] = number
-        lines.append(line)
+        try:
+            line = decode(text, f"{where}, line {number}")
+        except SchemaVersionError:
+            raise
+        except RecordError as error:
+            parsed.damaged.append(Damage(number, text, str(error)))
+            continue
+        good[number] = (line, text)
+        numbers.setdefault(line_key(line), []).append(number)
+    for key, same in numbers.items():
+        if len(same) > 1:
+            listed = f"{', '.join(map(str, same[:-1]))} and {same[-1]}"
+            reason = f"{where}, lines {listed}: {'both' if len(same) == 2 else 'all'} are for {describe_key(key)}"
+            parsed.damaged += [Damage(number, good.pop(number)[1], reason) for number in same]
+    parsed.damaged.sort(key=lambda damage: damage.number)
+    for line, text in good.values():
+        parsed.lines.append(line)
+        parsed.intact.append(text)
     if rest:
-        dropped.append(f"{where}, line {len(whole) + 1}: half written ({len(rest)} bytes), dropped")
-    return lines
-
-
-def manifest_problem(path: Path, data: bytes) -> str:
-    """Why the manifest does not vouch for these records; empty if it does."""
-    try:
-        manifest = read_json(path / MANIFEST)
-    except RecordError as error:
-        return str(error)
-    if manifest.get("sha256") != hashlib.sha256(data).hexdigest():
-        return f"{REQUESTS} is not what it was when the run ended; the run counts as incomplete"
-    return ""
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        config = yaml.safe_load(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise RecordError(f"{path} is missing; the run is damaged") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RecordError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise RecordError(f"{path} must hold a mapping, found {type(config).__name__}")
-    return config
+        parsed.half = f"{where}, line {len(whole) + 1}: half written ({len(rest)} bytes), dropped"
+    return parsed
 
 
 def _cells(listed: Any, where: Path) -> tuple[CellInfo, ...]:
@@ -220,13 +251,30 @@ def _cells(listed: Any, where: Path) -> tuple[CellInfo, ...]:
     for number, entry in enumerate(listed):
         if not isinstance(entry, Mapping) or not all(isinstance(entry.get(key), str) for key in ("id", "label", "arm")):
             raise RecordError(f"{where}: cells[{number}] needs an id, a label and an arm")
-        cells.append(CellInfo(**{key: entry[key] for key in CellInfo.__slots__ if key in entry}))
+        cells.append(_cell(entry, f"{where}: cells[{number}]"))
     if len({(cell.id, cell.task) for cell in cells}) != len(cells):
         raise RecordError(f"{where}: two cells have the same id")
     return tuple(cells)
 
 
-def _index(run: Run, lines: list[Line]) -> None:
+def _cell(entry: Mapping[str, Any], where: str) -> CellInfo:
+    """One cell. Raises RecordError where a value cannot be."""
+    for key in ("method", "compressor", "task", "cache_class", "full_cache"):
+        value = entry.get(key)
+        if not isinstance(value, str) and (value is not None or key == "full_cache") and key in entry:
+            raise RecordError(f"{where}: `{key}` must be a text, found {type(value).__name__}; the run is damaged")
+    length = entry.get("draft_length")
+    if not (length is None or type(length) is int or isinstance(length, Mapping)):
+        raise RecordError(f"{where}: `draft_length` must be a number or a mapping; the run is damaged")
+    levels = entry.get("levels", ())
+    if not isinstance(levels, list | tuple) or not all(isinstance(each, Mapping) and "name" in each for each in levels):
+        raise RecordError(f"{where}: `levels` must list mappings with a name each; the run is damaged")
+    if entry["arm"] not in ARMS:
+        raise RecordError(f"{where}: `arm` must be one of {', '.join(ARMS)}, found {entry['arm']!r}")
+    return CellInfo(**{key: entry[key] for key in CellInfo.__slots__ if key in entry})
+
+
+def _index(run: Run, lines: list[Line], *, strict: bool) -> None:
     known = {cell.id for cell in run.cells}
     for line in lines:
         if not isinstance(line, PromptLine) and line.cell not in known:
@@ -243,8 +291,8 @@ def _index(run: Run, lines: list[Line]) -> None:
             case BatchLine():
                 run.batches.append(line)
     for _, task, request in [*run.requests, *run.divergences, *run.turns]:
-        if (task, request) not in run.prompts:
-            raise RecordError(f"{run.path / REQUESTS}: task {task!r}, request {request!r} has no prompt line")
+        if strict and (task, request) not in run.prompts:
+            raise RecordError(f"{run.path / REQUESTS}: task {task!r}, request {request!r} has no prompt line. {REPAIR}")
 
 
 def _keep_asked(run: Run) -> None:

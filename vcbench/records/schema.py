@@ -15,6 +15,8 @@ TOP_TOKENS = 5
 READABLE = (1, 2, 3)
 """Schema 1 had the closing stop token in `text`, and only `kl` and `top1_agree` in divergence lines. What schema 3 adds
 is None, or no key of `timing`, in lines of before, which means unknown."""
+CHECKED_SINCE = 3
+"""From this schema on each line ends with a checksum of its own; provenance and manifest vouch for the other files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,10 @@ class RequestLine:
     """Per round. The first token comes from prefill, so `1 + sum(committed) == len(token_ids)`."""
     kv_start: dict[str, Any] | None = None
     kv_end: dict[str, Any] | None = None
+    levels: list[dict[str, Any]] = field(default_factory=list)
+    """What each level did, the lowest first and the full cache last: name; drafted and accepted, as the level above
+    judged each of its drafts; passes of the model over its cache; tokens that the cache holds at the end; cache_class.
+    The drafts of the level below the full cache are those of `drafted`. From schema 3 on."""
     cache_classes: dict[str, int] = field(default_factory=dict)
     """Layers per class of the cache that decodes or, in a `vericache` cell, drafts."""
     logits_sha256: str = ""
@@ -100,9 +106,12 @@ class BatchLine:
     requests: list[str]
     tokens: int
     """Tokens that decoding committed: each request's output less its first token, which prefill gives."""
+    refilled: bool = False
+    """Whether these came in one by one as others ended (`engine.refill`) in place of all together."""
     timing: dict[str, float] = field(default_factory=dict)
-    """compress_s, offload_s, decode_s, draft_s, verify_s, other_s, steps, peak_rss_bytes; of the machine meanwhile
-    wall_s, cpus, other_cpu_s (processor seconds of other processes), load_1m."""
+    """compress_s, offload_s, decode_s, draft_s, verify_s, other_s, steps, row_steps (requests advanced, over all steps:
+    row_steps / steps were decoded together), peak_rss_bytes; of the machine meanwhile wall_s, cpus, other_cpu_s
+    (processor seconds of other processes), load_1m."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """A run's directory: configuration and provenance first, one line per record as it comes, the manifest last.
 
 Killed at any moment, what was written stays valid: a line counts once its newline is on disk, whatever follows the last
-newline is cut away on reopening, and `manifest.json` exists only for a complete run.
+newline is cut away on reopening, and `manifest.json` exists only for a complete run. Lines that are not what was
+written are set aside on reopening, in `damaged.jsonl`, and a manifest is written only over lines that were verified.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ from vcbench.errors import RecordError
 from vcbench.records.codec import LineKey, describe_key, encode, line_key, plain
 from vcbench.records.files import (
     CONFIG,
+    DAMAGED,
     MANIFEST,
     PROVENANCE,
     REQUESTS,
     explained,
     json_bytes,
-    read_json,
+    read_regular,
     replace_file,
     sync_directory,
     take_lock,
     write_all,
 )
-from vcbench.records.reader import manifest_problem, parse_lines, read_requests
-from vcbench.records.schema import SCHEMA_VERSION, Line
+from vcbench.records.head import head_problem, manifest_of, manifest_problem, provenance_bytes, read_provenance
+from vcbench.records.reader import Damage, Parsed, parse, read_requests
+from vcbench.records.schema import CHECKED_SINCE, Line
 
 
 class RunDirectory:
@@ -41,6 +44,7 @@ class RunDirectory:
         self.path = path
         self.dropped: list[str] = []
         self.keys: set[LineKey] = set()
+        self._vouched = hashlib.sha256(b"").hexdigest(), 0
         self._lock = lock
         self._file: int | None = None
 
@@ -60,8 +64,9 @@ class RunDirectory:
             try:
                 if cls.exists(path) or (path / REQUESTS).exists():
                     raise RecordError(f"{path} holds a run already; resume it, archive it or choose another name")
-                replace_file(path / CONFIG, config_text.encode("utf-8", "backslashreplace"))
-                replace_file(path / PROVENANCE, json_bytes(provenance))
+                config = config_text.encode("utf-8", "backslashreplace")
+                replace_file(path / CONFIG, config)
+                replace_file(path / PROVENANCE, provenance_bytes(provenance, config))
                 run._start(0)
             except BaseException:
                 run.close()
@@ -91,8 +96,8 @@ class RunDirectory:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What `create` was given."""
-        return read_json(self.path / PROVENANCE)
+        """What `create` was given, with the schema version and the hashes that it added."""
+        return read_provenance(self.path)
 
     @property
     def finished(self) -> bool:
@@ -100,8 +105,10 @@ class RunDirectory:
         return (self.path / MANIFEST).exists()
 
     def lines(self) -> list[Line]:
-        """All records, in the order written."""
-        return parse_lines(read_requests(self.path), self.path / REQUESTS, [])
+        """All records, in the order written. Raises RecordError where one was damaged since the run was opened."""
+        parsed = parse(read_requests(self.path), self.path / REQUESTS)
+        parsed.refuse_damage()
+        return parsed.lines
 
     def add_provenance(self, found: Mapping[str, Any]) -> None:
         """Adds what was found out after the run was begun. Raises RecordError where it was found otherwise before."""
@@ -114,7 +121,9 @@ class RunDirectory:
                 )
         if found.keys() - known.keys():
             with explained(self.path, "write to"):
-                replace_file(self.path / PROVENANCE, json_bytes({**known, **found}))
+                (self.path / MANIFEST).unlink(missing_ok=True)
+                config = read_regular(self.path / CONFIG)
+                replace_file(self.path / PROVENANCE, provenance_bytes({**known, **found}, config))
 
     def append(self, line: Line) -> None:
         """Writes one record and waits for the disk; on failure the file is as before.
@@ -162,25 +171,34 @@ class RunDirectory:
         """Another configuration and provenance for the same records; the run counts as unfinished until `finish`."""
         with explained(self.path, "write to"):
             (self.path / MANIFEST).unlink(missing_ok=True)
-            replace_file(self.path / PROVENANCE, json_bytes(provenance))
-            replace_file(self.path / CONFIG, config_text.encode("utf-8", "backslashreplace"))
+            config = config_text.encode("utf-8", "backslashreplace")
+            replace_file(self.path / PROVENANCE, provenance_bytes(provenance, config))
+            replace_file(self.path / CONFIG, config)
 
     def finish(self) -> None:
-        """Writes the manifest: from now on the run is complete."""
+        """Writes the manifest: from now on the run is complete.
+
+        Raises RecordError where a line cannot be verified, or is not one of those read and written here.
+        """
         data = read_requests(self.path)
+        parsed = parse(data, self.path / REQUESTS)
+        parsed.refuse_damage()
+        self._refuse_unverified(parsed, data)
         counts: dict[str, Counter[str]] = {}
-        for line in parse_lines(data, self.path / REQUESTS, []):
+        for line in parsed.lines:
             cell, _, _, kind = line_key(line)
             counts.setdefault(cell, Counter())[kind] += 1
-        manifest = {
-            "schema": SCHEMA_VERSION,
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "bytes": len(data),
-            "lines": sum(sum(kinds.values()) for kinds in counts.values()),
-            "counts": counts,
-        }
         with explained(self.path, "finish"):
-            replace_file(self.path / MANIFEST, json_bytes(manifest))
+            replace_file(self.path / MANIFEST, json_bytes(manifest_of(self.path, data, counts)))
+
+    def _refuse_unverified(self, parsed: Parsed, data: bytes) -> None:
+        sha256, size = self._vouched
+        old = any(line.schema < CHECKED_SINCE for line in parsed.lines)
+        changed = old and hashlib.sha256(data[:size]).hexdigest() != sha256
+        if changed or set(map(line_key, parsed.lines)) != self.keys:
+            raise RecordError(
+                f"{self.path / REQUESTS} was changed by something else; the same `vcbench run` goes on from it"
+            )
 
     def close(self) -> None:
         """Releases the file and the lock; a second call does nothing."""
@@ -196,13 +214,38 @@ class RunDirectory:
         self.close()
 
     def _take_up(self) -> None:
-        """Reads what is there, cuts a half-written line and withdraws a manifest that does not match."""
+        """Reads what is there, cuts a half line, sets damaged ones aside, withdraws a manifest that does not vouch."""
+        if problem := head_problem(self.path, self.provenance):
+            raise RecordError(problem)
         data = read_requests(self.path)
-        self.keys = {line_key(line) for line in parse_lines(data, self.path / REQUESTS, self.dropped)}
-        if self.finished and (problem := manifest_problem(self.path, data)):
+        parsed = parse(data, self.path / REQUESTS)
+        if parsed.half:
+            self.dropped.append(parsed.half)
+        problem = manifest_problem(self.path, data) if self.finished else "no manifest"
+        if problem and self.finished:
             self.dropped.append(f"{self.path / MANIFEST}: {problem}")
             (self.path / MANIFEST).unlink()
-        self._start(data.rfind(b"\n") + 1)
+        if problem:
+            _distrust_unchecked(parsed)
+        else:
+            self._vouched = hashlib.sha256(data).hexdigest(), len(data)
+        self.keys = {line_key(line) for line in parsed.lines}
+        end = data.rfind(b"\n") + 1
+        if parsed.damaged:
+            self.dropped += [f"{note}; kept in {DAMAGED}, to be computed again" for note in parsed.notes()]
+            self._set_aside(parsed)
+            end = sum(len(text) + 1 for text in parsed.intact)
+        self._start(end)
+
+    def _set_aside(self, parsed: Parsed) -> None:
+        """Moves damaged lines to a file of their own, there first, so that none is ever lost."""
+        aside = os.open(self.path / DAMAGED, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(aside, b"".join(damage.text + b"\n" for damage in parsed.damaged))
+            os.fsync(aside)
+        finally:
+            os.close(aside)
+        replace_file(self.path / REQUESTS, b"".join(text + b"\n" for text in parsed.intact))
 
     def _start(self, end: int) -> None:
         """Opens the records for appending at `end`, the end of their last whole line."""
@@ -218,6 +261,18 @@ class RunDirectory:
                 os.ftruncate(self._file, end)
         except OSError:
             self.close()
+
+
+def _distrust_unchecked(parsed: Parsed) -> None:
+    """Counts lines of a schema without checksums as damaged, where no manifest vouches for them."""
+    kept = list(zip(parsed.lines, parsed.intact, strict=True))
+    parsed.damaged += [
+        Damage(0, text, f"{parsed.where}: no manifest vouches for a line of schema {line.schema}, without a checksum")
+        for line, text in kept
+        if line.schema < CHECKED_SINCE
+    ]
+    kept = [(line, text) for line, text in kept if line.schema >= CHECKED_SINCE]
+    parsed.lines, parsed.intact = [line for line, _ in kept], [text for _, text in kept]
 
 
 def archive(path: Path | str) -> Path:

@@ -22,7 +22,7 @@ from vcbench.lossless.result import Verdict
 from vcbench.metrics.load import busy_note
 from vcbench.metrics.summary import CellSummary, summarise
 from vcbench.records.codec import plain
-from vcbench.records.printable import never_fail, printable
+from vcbench.records.printable import markdown_text, never_fail, printable
 from vcbench.records.reader import Run, load_run
 from vcbench.report.columns import Labelled, columns_of, label_columns
 from vcbench.report.differences import differences, exclusions
@@ -94,18 +94,18 @@ def markdown(compared: Sequence[Compared], notes: Sequence[str]) -> str:
     """The table for a pull request, with its notes and verdicts."""
     headers, rows = _rows(compared)
     columns = [column for column in [*label_columns(headers, rows), *columns_of(rows)] if not column.empty]
-    lines = [f"- {printable(note)}" for note in notes]
+    lines = [f"- {markdown_text(note)}" for note in notes]
     lines += [""] if lines else []
     lines.append(f"| {' | '.join(column.title for column in columns)} |")
     lines.append("|" + "".join(" --- |" if column.label else " ---: |" for column in columns))
     for index in range(len(rows)):
-        texts = [printable(column.cells[index]).replace("|", r"\|") for column in columns]
+        texts = [markdown_text(column.cells[index]) for column in columns]
         lines.append(f"| {' | '.join(texts)} |")
     said = [column.legend for column in columns if column.legend]
     lines += ["", "; ".join([*dict.fromkeys(said), *signs(t for column in columns for t in column.cells)]), ""]
     for each_run in compared:
-        lines += [f"- {line}" for line in _verdict(each_run, several=len(compared) > 1)]
-    lines += [f"- {printable(problem)}" for problem in _problems(compared)]
+        lines += [f"- {markdown_text(line)}" for line in _verdict(each_run, several=len(compared) > 1)]
+    lines += [f"- {markdown_text(problem)}" for problem in _problems(compared)]
     return "\n".join(lines)
 
 

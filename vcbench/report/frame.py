@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vcbench.errors import UsageError
+from vcbench.records.output import write_output
+from vcbench.records.printable import spreadsheet_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +31,8 @@ def frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """The rows as CSV with a header line; nothing of nothing."""
+    """The rows as CSV with a header line; nothing of nothing. No text in it is a formula or moves anything."""
+    rows = [{spreadsheet_text(key): _shown(value) for key, value in row.items()} for row in rows]
     return str(frame(rows).to_csv(index=False, lineterminator="\n")) if rows else ""
 
 
@@ -37,14 +40,13 @@ def write_parquet(rows: Sequence[Row], path: Path) -> None:
     """Writes the rows as Parquet, whole. Raises UsageError where pyarrow is missing or the place cannot be written."""
     if find_spec("pyarrow") is None:
         raise UsageError("--parquet needs pyarrow: pip install 'vcbench[tasks]'")
-    from vcbench.records.files import replace_file
-
     buffer = io.BytesIO()
     frame(rows).to_parquet(buffer, engine="pyarrow", index=False)
-    try:
-        replace_file(path, buffer.getvalue())
-    except OSError as error:
-        raise UsageError(f"--parquet {path} cannot be written: {error.strerror or error}") from error
+    write_output(path, buffer.getvalue())
+
+
+def _shown(value: Any) -> Any:
+    return spreadsheet_text(value) if isinstance(value, str) else value
 
 
 def _dtype(values: Sequence[Any]) -> str:

@@ -245,7 +245,7 @@ def _flat(
         "run": run.name,
         "task": task.task,
         "cell": cell.id,
-        "label": printable(cell.label),
+        "label": cell.label,
         "arm": cell.arm,
         "source": section.source,
         "metric": figure.metric.name,

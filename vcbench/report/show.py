@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vcbench.errors import UsageError
+from vcbench.metrics.levels import full_loads, level_figures
 from vcbench.metrics.text import first_divergence, is_looped
 from vcbench.records.printable import never_fail, printable
 from vcbench.records.reader import CellInfo, Run, load_run
@@ -80,12 +81,25 @@ def _cell(
     if line.drafted:
         yield Text(f"  rounds, accepted/drafted: {_fractions(line)}")
         yield Text(f"  accepted share:  {rounds_bar(line.accepted, line.drafted, ascii_only=ascii_only)}")
+    yield from (Text(f"  {printable(words)}") for words in level_lines(line))
     if divergence is not None and divergence.kl:
         known = [value for value in divergence.kl if value is not None]
         yield Text(f"  KL per step:     {sparkline(divergence.kl, width=_bar_width(console), ascii_only=ascii_only)}")
         unknown = f", {len(divergence.kl) - len(known)} steps unknown" if len(known) < len(divergence.kl) else ""
         yield Text(f"  KL in nats: largest {max(known, default=0.0):.3g}, sum {sum(known):.3g}{unknown}")
     yield from _text(cell, line, full)
+
+
+def level_lines(line: RequestLine) -> Iterator[str]:
+    """What each level did, where more than one drafts, and how often the full cache was read."""
+    figures = level_figures([line])
+    if len(figures) > 2:
+        for each in figures[:-1]:
+            passes = f", {each.passes} passes" if each.passes else ""
+            yield f"level {each.name}: {each.accepted}/{each.drafted} accepted in {each.rounds} rounds{passes}"
+    loads = full_loads(line)
+    if line.drafted and loads is not None:
+        yield f"full cache read {figures[-1].passes} times: {loads[0] / loads[1]:.3g} per 100 tokens"
 
 
 def _text(cell: CellInfo, line: RequestLine, full: RequestLine | None) -> Iterator[Text]:

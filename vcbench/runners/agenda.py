@@ -31,7 +31,9 @@ class Agenda:
     def missing(self, task: TaskConfig, prompt: Prompt) -> int:
         """How many lines this prompt still owes."""
         cells = self.cells(task, prompt)
-        return sum(self.owes_answer(cell, prompt) + self.owes_divergence(cell, prompt) for cell in cells)
+        owed = sum(self.owes_answer(cell, prompt) + self.owes_divergence(cell, prompt) for cell in cells)
+        # A prompt's line that was damaged is written again, though all its answers may be there.
+        return owed + ((task.name, prompt.id) not in self.ledger.tails)
 
     def owes_answer(self, cell: Cell, prompt: Prompt) -> bool:
         """Whether the prompt is asked of the cell, and has neither been answered nor failed there."""

@@ -16,8 +16,8 @@ from vcbench.backends.cells import Cell
 from vcbench.backends.sources import plugin_sha256
 from vcbench.records.codec import plain
 from vcbench.records.files import REQUESTS
-from vcbench.records.reader import Run, parse_lines, read_requests
-from vcbench.records.schema import BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
+from vcbench.records.reader import Run, parse, read_requests
+from vcbench.records.schema import CHECKED_SINCE, BatchLine, DivergenceLine, Line, PromptLine, RequestLine, TurnLine
 from vcbench.runners import recording
 from vcbench.runners.setup import Workbench
 from vcbench.tasks.base import Prompt
@@ -60,7 +60,8 @@ def carry(source: Run, bench: Workbench) -> Carried:
         return carried
     carried.obstacle = _other_settings(source, bench)
     if not carried.obstacle:
-        lines = parse_lines(read_requests(source.path), source.path / REQUESTS, [])
+        parsed = parse(read_requests(source.path), source.path / REQUESTS)
+        lines = [line for line in parsed.lines if line.schema >= CHECKED_SINCE]
         carried.lines = list(_Carrier(lines, bench, {cell for _, cell in shared}).lines())
     return carried
 
@@ -197,7 +198,5 @@ def _nameless(cell: Cell) -> bool:
     """Whether a cell's answers do not depend on a request's name, from which noise and seeds are drawn."""
     if cell.task.sampling.temperature:
         return False
-    if cell.method is None:
-        return True
-    name = cell.method.compressor
-    return not registry.lookup("compressor", name).seeded and plugin_sha256("compressor", name) is None
+    names = [level.method.compressor for level in cell.levels if level.method is not None]
+    return not any(registry.lookup("compressor", name).seeded or plugin_sha256("compressor", name) for name in names)

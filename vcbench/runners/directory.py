@@ -12,6 +12,8 @@ from rich.console import Console
 
 from vcbench.config.load import dump_config
 from vcbench.config.paths import user_path
+from vcbench.errors import RecordError
+from vcbench.records.head import head_problem
 from vcbench.records.provenance import command
 from vcbench.records.reader import Run, load_run
 from vcbench.records.schema import PromptLine
@@ -32,7 +34,12 @@ def open_run(bench: Workbench, console: Console, *, beside: str | None = None) -
     path = user_path(bench.config.output_dir) / bench.config.name
     if not RunDirectory.exists(path):
         return RunDirectory.create(path, dump_config(bench.config), recording.provenance(bench))
-    run = load_run(path)
+    try:
+        run = load_run(path, strict=False)
+    except RecordError as error:
+        there = archive(path)
+        console.print(f"{path} cannot be read ({error}); it is now {there}", markup=False)
+        return RunDirectory.create(path, dump_config(bench.config), recording.provenance(bench))
     difference = what_differs(bench, run)
     if difference is None:
         return _continued(bench, run, console)
@@ -50,6 +57,8 @@ def open_run(bench: Workbench, console: Console, *, beside: str | None = None) -
 
 def what_differs(bench: Workbench, run: Run) -> str | None:
     """Why a run on disk is not this one, or None if it can be continued."""
+    if problem := head_problem(run.path, run.provenance):
+        return problem
     now, then = _cells_now(bench), _cells_then(run)
     if now.keys() != then.keys():
         return "other cells"
@@ -72,7 +81,7 @@ def _cells_then(run: Run) -> dict[tuple[str, str], str]:
 
 def recorded_prompts(run: Run) -> dict[tuple[str, str], PromptLine]:
     """Every first prompt in the records, in their order, whether the configuration still asks it or not."""
-    with_all = load_run(run.path, all_prompts=True) if "asked" in run.provenance else run
+    with_all = load_run(run.path, strict=False, all_prompts=True) if "asked" in run.provenance else run
     follow_ups = {(turn.task, turn.follow_up) for turn in with_all.turns.values()}
     return {key: line for key, line in with_all.prompts.items() if key not in follow_ups}
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vcbench import registry
-from vcbench.backends.cells import Cell, Plan
+from vcbench.backends.cells import Cell, Level, Plan
 from vcbench.config.options import build_options
+from vcbench.config.schema import longest
 from vcbench.models.architecture import Architecture
 from vcbench.models.shapes import active_parameter_count, parameter_count
 
@@ -119,7 +120,7 @@ class _Costs:
     def cell(self, cell: Cell, lengths: Sequence[int]) -> CellEstimate:
         largest = sorted(lengths, reverse=True)[: self.batch_size]
         new = cell.task.max_tokens
-        draft = [self.draft_bytes(cell, length) for length in largest]
+        draft = [self.draft_bytes(cell, length) if cell.compressing else None for length in largest]
         known = [value for value in draft if value is not None]
         return CellEstimate(
             cell=cell,
@@ -135,14 +136,19 @@ class _Costs:
         return tokens * self.architecture.kv_bytes_per_token(self.element_bytes)
 
     def draft_bytes(self, cell: Cell, tokens: int) -> int | None:
-        """Compressed bytes of a prompt by the method's own account; None without a method or an account."""
-        if cell.method is None:
-            return None
-        compressor = registry.lookup("compressor", cell.method.compressor)
+        """Compressed bytes of a prompt on all levels together; None where one of them is not known."""
+        parts = [self.level_bytes(level, tokens) for level in cell.levels]
+        return None if None in parts else sum(filter(None, parts))
+
+    def level_bytes(self, level: Level, tokens: int) -> int | None:
+        """Compressed bytes of a prompt by the method's own account, 0 for `ngram`; None without an account."""
+        if level.method is None:
+            return 0
+        compressor = registry.lookup("compressor", level.method.compressor)
         account = getattr(compressor, "estimate_bytes", None)
         if account is None:
             return None
-        options = build_options("compressor", cell.method.compressor, cell.method.options)
+        options = build_options("compressor", level.method.compressor, level.method.options)
         return int(account(options, self.architecture, tokens, self.element_bytes))
 
     def prefill_s(self, prompts: Iterable[Sequence[int]]) -> float | None:
@@ -157,15 +163,20 @@ class _Costs:
         return 2 * active_parameter_count(shape) * rows + 4 * shape.n_heads * shape.head_dim * shape.n_layers * pairs
 
     def compress_s(self, machine: Machine, cell: Cell, lengths: Sequence[int]) -> float | None:
+        """All levels, one after the other."""
+        seconds = [self.level_compress_s(machine, level, lengths) for level in cell.levels]
+        return None if None in seconds else sum(filter(None, seconds))
+
+    def level_compress_s(self, machine: Machine, level: Level, lengths: Sequence[int]) -> float | None:
         """Reading the full cache once and writing the draft, and whatever the method reads again."""
-        if cell.method is None:
+        if level.method is None:
             return 0.0
-        compressor = registry.lookup("compressor", cell.method.compressor)
-        drafts = [self.draft_bytes(cell, length) for length in lengths]
+        compressor = registry.lookup("compressor", level.method.compressor)
+        drafts = [self.level_bytes(level, length) for length in lengths]
         reread = getattr(compressor, "estimate_rereading", None)
         if None in drafts or reread is None:
             return None
-        options = build_options("compressor", cell.method.compressor, cell.method.options)
+        options = build_options("compressor", level.method.compressor, level.method.options)
         moved = sum(map(self.kv_bytes, lengths)) + sum(filter(None, drafts))
         computed = sum(self.flop(*reread(options, length)) for length in lengths)
         return moved / machine.bytes_per_s + computed / machine.flop_per_s
@@ -182,15 +193,22 @@ class _Costs:
         full = sum(self.kv_bytes(length) for length in lengths) + tail
         if cell.config.arm == "full":
             return new * self.step_s(machine, rows, full)
-        parts = [self.draft_bytes(cell, length) for length in lengths]
-        if None in parts:
-            return None
-        draft_step = self.step_s(machine, rows, sum(filter(None, parts)) + tail)
+        token_s, width = 0.0, 0
+        for level in cell.levels:
+            parts = [self.level_bytes(level, length) for length in lengths]
+            if None in parts:
+                return None
+            if level.method is not None:
+                token_s = self.token_s(machine, rows, sum(filter(None, parts)) + tail, token_s, width)
+            width = longest(level.config.draft_length)
         if cell.config.arm == "lossy":
-            return new * draft_step
-        width = cell.config.longest_draft
-        rounds = new / (1 + ASSUMED_ACCEPTANCE * width)
-        return rounds * (width * draft_step + self.step_s(machine, rows * (width + 1), full))
+            return new * token_s
+        return new * self.token_s(machine, rows, full, token_s, width)
+
+    def token_s(self, machine: Machine, rows: int, kv_bytes: int, draft_s: float, width: int) -> float:
+        """Seconds for a token of each request on a level with so many bytes and `width` drafts of `draft_s` each."""
+        round_s = width * draft_s + self.step_s(machine, rows * (width + 1), kv_bytes)
+        return round_s / (1 + ASSUMED_ACCEPTANCE * width)
 
     def step_s(self, machine: Machine, rows: int, kv_bytes: int) -> float:
         """One pass of `rows` tokens over the weights that they need and `kv_bytes` of cache."""

@@ -130,7 +130,7 @@ def absent_calibrations(config: RunConfig, files: ModelFiles | None) -> tuple[li
     from vcbench.calibration.store import calibrate_command, find_calibration
 
     commands, found = [], {}
-    for name in dict.fromkeys(cell.method for cell in config.cells if cell.method is not None):
+    for name in config.used_methods:
         method = config.methods[name]
         need = needed(method)
         if need is None:

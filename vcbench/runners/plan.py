@@ -9,10 +9,19 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from vcbench.backends.cells import UNKNOWN, Cell, Identity, Plan
+from vcbench.backends.cells import UNKNOWN, Cell, Identity, Level, Plan
 from vcbench.backends.sources import plugin_sha256
-from vcbench.config.feasible import cell_obstacle, sampling_obstacle, task_obstacle, tier_obstacle
-from vcbench.config.schema import AdaptiveDraft, Arm, CellConfig, DraftLength, RunConfig, TaskConfig
+from vcbench.config.feasible import cell_obstacle, device_obstacle, sampling_obstacle, task_obstacle
+from vcbench.config.schema import (
+    DEFAULT_MIN_MATCH,
+    AdaptiveDraft,
+    Arm,
+    CellConfig,
+    DraftLength,
+    LevelConfig,
+    RunConfig,
+    TaskConfig,
+)
 from vcbench.engine.environment import physical_cores
 from vcbench.errors import ConfigError, Problem
 from vcbench.models.architecture import Architecture
@@ -40,12 +49,14 @@ def build_plan(
     _refuse_impossible(config, architecture, identity, arms)
     cells = [
         Cell(
-            id=cell_id(config, task, cell, identity, calibrations.get(cell.method or "")),
+            id=cell_id(config, task, cell, identity, calibrations),
             label=label(cell),
             config=cell,
             task=task,
-            method=config.methods[cell.method] if cell.method else None,
-            calibration=calibrations.get(cell.method or ""),
+            levels=tuple(
+                Level(config=level, method=config.methods.get(level.name), calibration=calibrations.get(level.name))
+                for level in cell.drafting
+            ),
         )
         for task in config.tasks
         for cell in config.cells
@@ -57,15 +68,23 @@ def build_plan(
 def label(cell: CellConfig) -> str:
     """The cell in words; the same for every task."""
     tier = "on disk" if cell.full_cache == "disk" else ""
-    return " ".join(filter(None, (cell.arm, cell.method, _draft(cell.draft_length), tier)))
+    names = "+".join(level.name + _min_match(level) for level in cell.drafting)
+    lengths = ",".join(_draft(level.draft_length) for level in cell.drafting if level.draft_length is not None)
+    weights = f"{cell.draft_weights} weights" if cell.draft_weights != "full" else ""
+    return " ".join(filter(None, (cell.arm, names, f"k={lengths}" if lengths else "", weights, tier)))
 
 
-def _draft(length: DraftLength | None) -> str:
-    """`k=8`, or `k=1..40` of an adaptive one, with its cost where that is not the default."""
+def _draft(length: DraftLength) -> str:
+    """`8`, or `1..40` of an adaptive one, with its cost where that is not the default."""
     if not isinstance(length, AdaptiveDraft):
-        return "" if length is None else f"k={length}"
+        return str(length)
     cost = f" verify_cost={length.verify_cost:g}" if length.verify_cost != AdaptiveDraft().verify_cost else ""
-    return f"k={length.min}..{length.max}{cost}"
+    return f"{length.min}..{length.max}{cost}"
+
+
+def _min_match(level: LevelConfig) -> str:
+    """`(5)` where that many tokens must match and it is not the default."""
+    return "" if level.min_match in (None, DEFAULT_MIN_MATCH) else f"({level.min_match})"
 
 
 def cell_id(
@@ -73,7 +92,7 @@ def cell_id(
     task: TaskConfig,
     cell: CellConfig,
     identity: Identity,
-    calibration: Calibration | None = None,
+    calibrations: Mapping[str, Calibration] = NONE,
 ) -> str:
     """16 hex digits over everything that can change the cell's answers, and over nothing else.
 
@@ -98,8 +117,9 @@ def cell_id(
         "prefill_chunk": engine.prefill_chunk,
         "seed": config.seed,
         "arm": cell.arm,
-        "draft_length": plain_draft(cell.draft_length),
+        "levels": [_level_facts(config, level, calibrations.get(level.name)) for level in cell.drafting],
         "full_cache": cell.full_cache,
+        "draft_weights": cell.draft_weights,
         "task": {
             "name": task.name,
             "options": dict(task.options),
@@ -111,17 +131,27 @@ def cell_id(
         },
     }
     if engine.exactness == "fast":
-        depends |= {"batch_size": engine.batch_size, "threads": engine.threads or physical_cores()}
-    if cell.method is not None:
-        method = config.methods[cell.method]
-        source = plugin_sha256("compressor", method.compressor)
-        options = dict(method.options)
-        depends["method"] = {"compressor": method.compressor, "options": options, "source": source}
-        if calibration is not None:
-            options.pop("calibration", None)
-            depends["method"]["calibration"] = calibration.sha256
+        depends |= {
+            "batch_size": engine.batch_size,
+            "threads": engine.threads or physical_cores(),
+            "refill": engine.refill,
+        }
     canonical = json.dumps(depends, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _level_facts(config: RunConfig, level: LevelConfig, calibration: Calibration | None) -> dict[str, Any]:
+    """What of a level its cell's answers depend on; not its name."""
+    facts: dict[str, Any] = {"draft_length": plain_draft(level.draft_length)}
+    method = config.methods.get(level.name)
+    if method is None:
+        return facts | {"min_match": level.min_match}
+    options = dict(method.options)
+    if calibration is not None:
+        options.pop("calibration", None)
+        facts["calibration"] = calibration.sha256
+    source = plugin_sha256("compressor", method.compressor)
+    return facts | {"compressor": method.compressor, "options": options, "source": source}
 
 
 def plain_draft(length: DraftLength | None) -> int | dict[str, Any] | None:
@@ -136,9 +166,9 @@ def _refuse_impossible(config: RunConfig, architecture: Architecture, identity: 
         for obstacle in (task_obstacle, sampling_obstacle)
     ]
     for i, cell in enumerate(config.cells):
-        method = config.methods[cell.method] if cell.method else None
-        found.append((f"cells.{i}", cell_obstacle(cell, method, architecture)))
-        found.append((f"cells.{i}", tier_obstacle(cell, identity.device, identity.dtype)))
+        methods = [config.methods[name] for name in cell.methods]
+        found.append((f"cells.{i}", cell_obstacle(cell, methods, architecture)))
+        found.append((f"cells.{i}", device_obstacle(cell, identity.device, identity.dtype)))
         if cell.arm not in arms:
             found.append((f"cells.{i}", f"the backend serves {', '.join(arms)}, and this is {cell.arm}"))
     problems = [

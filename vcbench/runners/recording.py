@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from vcbench.backends.base import Backend, Capabilities
-from vcbench.backends.cells import Cell
+from vcbench.backends.cells import Cell, Level
 from vcbench.engine.decoding.teacher_forced import Divergence
-from vcbench.engine.types import BatchTiming, Generation
+from vcbench.engine.types import BatchTiming, Generation, Tally
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.records.codec import plain
 from vcbench.records.provenance import collect
@@ -65,10 +65,23 @@ def request_line(
         committed=[r.committed for r in generation.rounds],
         kv_start=asdict(generation.kv_start) if generation.kv_start else None,
         kv_end=asdict(generation.kv_end) if generation.kv_end else None,
+        levels=[level_facts(tally) for tally in generation.levels],
         cache_classes=generation.cache_classes,
         logits_sha256=generation.logits_sha256,
         timing=request_timing(generation),
     )
+
+
+def level_facts(tally: Tally) -> dict[str, Any]:
+    """What one level did for a request, as records have it."""
+    return {
+        "name": tally.name,
+        "drafted": [done.drafted for done in tally.rounds],
+        "accepted": [done.accepted for done in tally.rounds],
+        "passes": tally.passes,
+        "tokens": tally.tokens,
+        "cache_class": tally.cache_class,
+    }
 
 
 def request_timing(generation: Generation) -> dict[str, float]:
@@ -104,10 +117,12 @@ def batch_line(
     timing: BatchTiming,
     gives: Capabilities,
     neighbours: Mapping[str, float],
+    *,
+    refilled: bool = False,
 ) -> BatchLine:
     """The wall clock of one batch; tokens from the prefill are not decoding's. What nobody measured is left out.
 
-    neighbours: the machine's load meanwhile.
+    neighbours: the machine's load meanwhile. refilled: these were not decoded together but drawn from as others ended.
     """
     phases = {"draft_s": timing.draft_s, "verify_s": timing.verify_s}
     return BatchLine(
@@ -115,6 +130,7 @@ def batch_line(
         task=cell.task.name,
         requests=[generation.request_id for generation in generations],
         tokens=sum(max(0, len(generation.token_ids) - 1) for generation in generations),
+        refilled=refilled,
         timing={
             "compress_s": timing.compress_s,
             "compressed_before": timing.compressed_before,
@@ -122,6 +138,7 @@ def batch_line(
             "decode_s": timing.decode_s,
             **(phases | {"other_s": timing.other_s if timing.verify_s else 0.0} if gives.phases else {}),
             "steps": timing.steps,
+            "row_steps": timing.row_steps,
             "peak_rss_bytes": peak_rss_bytes(),
             **neighbours,
         },
@@ -175,26 +192,44 @@ def provenance(bench: Workbench) -> dict[str, Any]:
 
 
 def cell_entry(cell: Cell, backend: Backend) -> dict[str, Any]:
-    """A cell as provenance lists it."""
+    """A cell as provenance lists it; compressor, draft length and cache class of the level below the full cache."""
+    upper = cell.levels[-1] if cell.levels else None
+    facts = dict(backend.cell_facts(cell))
+    classes: Mapping[str, str] = facts.pop("level_classes", {})
     return {
         "id": cell.id,
         "label": cell.label,
         "arm": cell.config.arm,
         "method": cell.config.method,
-        "compressor": cell.method.compressor if cell.method else None,
-        "draft_length": plain_draft(cell.config.draft_length),
+        "compressor": upper.method.compressor if upper is not None and upper.method is not None else None,
+        "draft_length": plain_draft(upper.config.draft_length) if upper is not None else None,
         "full_cache": cell.config.full_cache,
+        "draft_weights": cell.config.draft_weights,
         "task": cell.task.name,
-        **backend.cell_facts(cell),
-        **calibration_entry(cell),
+        "cache_class": facts.pop("cache_class", None),
+        "levels": [level_entry(level, classes.get(level.name)) for level in cell.levels],
+        **facts,
+        **(calibration_entry(upper) if upper is not None else {}),
     }
 
 
-def calibration_entry(cell: Cell) -> dict[str, Any]:
-    """What a cell's method was fitted on; nothing for one that uses no calibration."""
-    if cell.calibration is None:
+def level_entry(level: Level, cache_class: str | None) -> dict[str, Any]:
+    """A level below the full cache as provenance lists it."""
+    return {
+        "name": level.name,
+        "compressor": level.method.compressor if level.method is not None else None,
+        "draft_length": plain_draft(level.config.draft_length),
+        "min_match": level.config.min_match,
+        "cache_class": cache_class,
+        **calibration_entry(level),
+    }
+
+
+def calibration_entry(level: Level) -> dict[str, Any]:
+    """What a level's method was fitted on; nothing for one that uses no calibration."""
+    if level.calibration is None:
         return {}
-    return {"calibration": {"sha256": cell.calibration.sha256, "data": cell.calibration.facts.get("data")}}
+    return {"calibration": {"sha256": level.calibration.sha256, "data": level.calibration.facts.get("data")}}
 
 
 def reset_peak_rss() -> None:

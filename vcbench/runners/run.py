@@ -29,6 +29,10 @@ from vcbench.runners.setup import Workbench, exclusions, prepare
 from vcbench.runners.turns import Turns
 from vcbench.tasks.base import Prompt
 
+QUEUED_BATCHES = 8
+"""With `engine.refill`, as many prompts as fill the batch so often lie in one queue: its end, where the batch runs
+empty, is then a small part of what is timed, and there are still several queues to compare."""
+
 
 def execute(config: RunConfig, *, console: Console, backend: MakeBackend = Bundled, beside: str | None = None) -> Path:
     """Runs or finishes a configuration and returns the run's directory.
@@ -67,7 +71,7 @@ class _Runner:
         batches = [
             (number, task, prompts)
             for task in self.bench.config.tasks
-            for number, prompts in enumerate(_chunks(self.bench.prompts[task.name], self._batch_size))
+            for number, prompts in enumerate(_chunks(self.bench.prompts[task.name], self._together))
         ]
         missing = sum(self.agenda.missing(task, prompt) for _, task, prompts in batches for prompt in prompts)
         if not missing and not self.turns.unfinished():
@@ -94,15 +98,17 @@ class _Runner:
         self.console.print(f"FAILED: {len(failures)} of {total} requests; the first: {reason}", markup=False)
 
     @property
-    def _batch_size(self) -> int:
-        return self.bench.config.engine.batch_size
+    def _together(self) -> int:
+        """Prompts that every cell answers before the next ones: a batch, or what is drawn from as one ends."""
+        engine = self.bench.config.engine
+        return engine.batch_size * (QUEUED_BATCHES if engine.refill else 1)
 
     def _run_turns(self, number: int, task: TaskConfig, prompts: Sequence[Prompt]) -> None:
         """A batch of prompts, and then in batches whatever their answers lead to."""
         todo = [prompt for prompt in prompts if self.agenda.missing(task, prompt)]
         if todo:
             self._run_batch(number, task, todo)
-        for batch in _chunks(self.turns.after(task, prompts), self._batch_size):
+        for batch in _chunks(self.turns.after(task, prompts), self._together):
             more = sum(self.agenda.missing(task, prompt) for prompt in batch)
             self.display.expect(more)
             self._run_turns(number, task, batch)
@@ -126,6 +132,7 @@ class _Runner:
             if (task.name, prompt.id) not in self.ledger.tails:
                 line = recording.prompt_line(task.name, prompt, self.bench.tokenizer, admission.prefill_s)
                 self.ledger.append(line)
+                self.display.advance()
             if admission.error is None:
                 ready.append(prompt)
                 continue
@@ -149,7 +156,8 @@ class _Runner:
             prompt, stop_ids = todo[generation.request_id], requests[generation.request_id].stop_ids
             self._record(recording.request_line(cell, prompt, generation, self.bench.tokenizer, stop_ids))
         gives, load = self.backend.capabilities(), neighbours.timing()
-        self.ledger.append(recording.batch_line(cell, ended, serving.timing, gives, load))
+        refilled = self.bench.config.engine.refill
+        self.ledger.append(recording.batch_line(cell, ended, serving.timing, gives, load, refilled=refilled))
 
     def _record(self, line: RequestLine) -> None:
         self.ledger.append(line)

@@ -14,7 +14,7 @@ from vcbench.config.options import build_options
 from vcbench.config.sampling import Sampling
 from vcbench.config.schema import RunConfig, TaskConfig
 from vcbench.engine.types import Request
-from vcbench.errors import TaskError
+from vcbench.errors import ConfigError, Problem, TaskError
 from vcbench.models.store import ModelFiles, resolve_model
 from vcbench.models.tokenizer import Tokenizer
 from vcbench.models.weights import WeightReader
@@ -55,6 +55,10 @@ def prepare(config: RunConfig, backend: MakeBackend = Bundled) -> Workbench:
     check_weights(files)
     config = resolved_sampling(config, files)
     made = backend(config, files)
+    if config.engine.refill and not made.capabilities().refill:
+        where = config.places.get("engine", "engine.refill")
+        message = f"backend {made.name} does not take requests in one by one"
+        raise ConfigError([Problem(where=where, message=message, suggestion="remove engine.refill")])
     plan = build_plan(
         config,
         architecture=files.architecture,

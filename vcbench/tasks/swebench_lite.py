@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from vcbench.config.paths import user_path
 from vcbench.errors import TaskError
+from vcbench.records.output import write_output
 from vcbench.registry import register
 from vcbench.tasks.base import (
     Answer,
@@ -113,7 +114,7 @@ class SwebenchLiteTask(Task):
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{model_name(cell)}.jsonl"
         lines = [json.dumps(prediction(cell, question, answer)) for question, answer in answers]
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_output(path, "".join(f"{line}\n" for line in lines).encode("ascii"))
         return [path]
 
 

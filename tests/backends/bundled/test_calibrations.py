@@ -100,7 +100,7 @@ def test_so_it_is_in_a_dry_run(config: RunConfig, tmp_path: Path) -> None:
 def test_a_method_that_no_cell_uses_needs_nothing(config: RunConfig) -> None:
     bench = prepare(replace(config, cells=CELLS[:1]))
 
-    assert [(cell.label, cell.calibration) for cell in bench.plan.cells] == [("full", None)]
+    assert [(cell.label, cell.levels) for cell in bench.plan.cells] == [("full", ())]
     assert set(bench.config.methods) == set(METHODS)
 
 

@@ -53,7 +53,7 @@ def test_nothing_where_nothing_is_compiled() -> None:
 
 
 def test_a_kernel_from_the_cache_is_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In two processes that share a fresh cache; the first compiles."""
+    """In two processes that share a fresh cache; the first compiles, threads' work and what is called by name too."""
     monkeypatch.setenv("VCBENCH_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     said = [

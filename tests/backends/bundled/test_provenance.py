@@ -36,7 +36,7 @@ def narrow(config: RunConfig) -> RunConfig:
 def test_where_rows_never_depend_on_their_call_nothing_is_probed(config: RunConfig) -> None:
     provenance = load_run(execute(config, console=QUIET)).provenance
 
-    assert provenance["opened"] == {"row_tiles": {}, "probe": None}
+    assert provenance["opened"] == {"row_tiles": {}, "probe": None, "draft_weight_bytes": {}}
     assert provenance["backend"]["name"] == "bundled"
 
 

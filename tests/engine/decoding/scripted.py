@@ -119,6 +119,9 @@ class ScriptedFull(_ScriptedCache, FullCache):
     def tiers(self) -> dict[str, int]:
         return {}
 
+    def reread_bytes(self) -> int:
+        return 0
+
 
 class ScriptedDecoder:
     """In place of the decoder; `widths` counts the rows of every block that went through."""

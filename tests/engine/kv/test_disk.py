@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -192,3 +194,78 @@ def test_a_file_that_was_cut_is_no_answer(tmp_path: Path) -> None:
     os.ftruncate(store._file, 1000)
     with pytest.raises(StorageError, match="bytes went through"):
         attend_entries(store, 0, draw(1, 4, 32), 100)
+
+
+def test_what_is_read_ahead_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading that comes in late must not fall on entries that were written meanwhile."""
+    shape = replace(shape_of(), n_layers=4)
+    memory, disk = PagedStore(shape), DiskStore(shape)
+    real = os.preadv
+
+    def late(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+        if not threading.current_thread().name.startswith("vcbench-disk"):
+            return real(descriptor, buffers, offset)
+        held = [bytearray(len(buffer)) for buffer in buffers]
+        count = real(descriptor, held, offset)
+        time.sleep(0.05)
+        for buffer, read in zip(buffers, held, strict=True):
+            buffer[:] = read
+        return count
+
+    monkeypatch.setattr("vcbench.engine.kv.disk.os.preadv", late)
+    heads, width = shape.n_kv_heads, shape.head_dim
+    for start in range(0, 120, 40):
+        for store in (memory, disk):
+            for layer in range(shape.n_layers):
+                k, v = (draw(40, heads, width, seed=7 * start + layer + part) for part in (0, 1000))
+                store.write(layer, start, k, v)
+        q = draw(1, shape.n_heads, width, seed=start)
+        for layer in range(shape.n_layers):
+            attend_entries(disk, layer, q, start + 40)
+            following = (layer + 1) % shape.n_layers
+            for store in (memory, disk):
+                k, v = (draw(3, heads, width, seed=start + 13 * layer + part) for part in (5, 6))
+                store.write(following, start + 10, k, v)
+            time.sleep(0.1)
+            ours, theirs = (attend_entries(store, following, q, start + 40) for store in (disk, memory))
+            assert torch.equal(ours, theirs), (start, layer)
+
+
+def test_a_part_of_a_page_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer bytes than asked for are an error, and never entries of zeros."""
+    shape = replace(shape_of(), n_layers=3)
+    disk = DiskStore(shape)
+    k = draw(70, shape.n_kv_heads, shape.head_dim, seed=1)
+    for layer in range(3):
+        disk.write(layer, 0, k, k)
+    real = os.preadv
+    monkeypatch.setattr("vcbench.engine.kv.disk.os.preadv", lambda file, group, at: real(file, group[:-1], at))
+    with pytest.raises(StorageError, match="bytes went through"):
+        disk.view(0)
+
+
+def test_bytes_on_disk_are_of_pages_in_use_and_not_of_room() -> None:
+    shape = replace(shape_of(), n_layers=3)
+    disk = DiskStore(shape, entries=64)
+    page = disk.disk_bytes() // 3
+    disk.reserve(128)
+    disk.reserve(192)
+    assert disk._capacity > 3
+    assert disk.disk_bytes() == 3 * 3 * page
+    disk.release(70)
+    assert disk.disk_bytes() == 3 * 2 * page
+
+
+def test_what_is_read_back_is_counted() -> None:
+    """All layers once for each pass, where there are more of them than buffers; nothing where there are not."""
+    for layers, passes, expected in ((2, 5, 0), (4, 3, 4 * 3)):
+        shape = replace(shape_of(), n_layers=layers)
+        disk = DiskStore(shape)
+        k = draw(100, shape.n_kv_heads, shape.head_dim, seed=1)
+        for layer in range(layers):
+            disk.write(layer, 0, k, k)
+        before, layer_bytes = disk.reread_bytes(), disk.disk_bytes() // layers
+        for _ in range(passes):
+            for layer in range(layers):
+                disk.view(layer)
+        assert (disk.reread_bytes() - before) // layer_bytes in (expected, expected + 1)

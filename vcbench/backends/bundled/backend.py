@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from typing import Any, get_args
 
 from vcbench.backends.base import Admission, Asked, Backend, Capabilities, Pair, Serving
@@ -13,24 +13,31 @@ from vcbench.backends.bundled.divergences import Divergences
 from vcbench.backends.bundled.drafts import Drafts, SharedCompressor
 from vcbench.backends.bundled.identity import identify, with_model
 from vcbench.backends.bundled.load import load
-from vcbench.backends.bundled.methods import Methods, cell_setup, name_of
+from vcbench.backends.bundled.methods import Methods, cell_setup
 from vcbench.backends.bundled.warmup import warm_up
 from vcbench.backends.cells import Cell, Identity, Plan
 from vcbench.calibration.base import Calibration
 from vcbench.compressors.base import Wants, prefill_for
 from vcbench.config.schema import Arm, RunConfig
 from vcbench.engine.decoding.levels import Prefilled
-from vcbench.engine.decoding.session import CellSetup, MakeSession, Session, decode_cell
+from vcbench.engine.decoding.session import CellSetup, MakeSession, Session, decode_cell, refill
 from vcbench.engine.decoding.stopping import check_request
 from vcbench.engine.decoding.teacher_forced import Divergence
 from vcbench.engine.environment import set_threads
 from vcbench.engine.model.decoder import Prefill
+from vcbench.engine.model.draft_weights import bytes_beside
 from vcbench.engine.model.linear import PROBE_ROWS, PROBE_TILES
 from vcbench.engine.types import BatchTiming, Generation, Request
 from vcbench.errors import RequestError
 from vcbench.models.instruction import InstructionWriter
 from vcbench.models.store import ModelFiles
 from vcbench.models.tokenizer import TextStream, Tokenizer
+
+
+def batched(pairs: Sequence[Pair], size: int) -> Iterator[Sequence[Pair]]:
+    """The pairs, so many at a time."""
+    for start in range(0, len(pairs), size):
+        yield pairs[start : start + size]
 
 
 class Bundled(Backend):
@@ -58,7 +65,13 @@ class Bundled(Backend):
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            arms=get_args(Arm), logit_hashes=True, kv_bytes=True, divergence=True, phases=True, prefill=True
+            arms=get_args(Arm),
+            logit_hashes=True,
+            kv_bytes=True,
+            divergence=True,
+            phases=True,
+            prefill=True,
+            refill=True,
         )
 
     def calibrations(self) -> Mapping[str, Calibration]:
@@ -71,8 +84,10 @@ class Bundled(Backend):
         }
 
     def cell_facts(self, cell: Cell) -> Mapping[str, Any]:
-        compressor = Methods([cell]).of(cell)
-        return {"cache_class": compressor.cache_class.__name__ if compressor else "FullCache"}
+        made = Methods([cell])
+        classes = {level.name: made.of(level.name).cache_class.__name__ for level in cell.compressing}
+        uppermost = classes.get(cell.levels[-1].name) if cell.levels else "FullCache"
+        return {"cache_class": uppermost, "level_classes": classes}
 
     def at_work(self, say: Callable[[str], None]) -> AbstractContextManager[None]:
         return announced(say)
@@ -83,39 +98,56 @@ class Bundled(Backend):
         self._methods = Methods(plan.cells)
         stage("warming up")
         warm_up(self._decoder, plan, self._methods)
-        return {"row_tiles": tiles, "probe": {"rows": list(PROBE_ROWS), "tiles": list(PROBE_TILES)} if tiles else None}
+        return {
+            "row_tiles": tiles,
+            "probe": {"rows": list(PROBE_ROWS), "tiles": list(PROBE_TILES)} if tiles else None,
+            "draft_weight_bytes": bytes_beside(self._decoder),
+        }
 
     def admit(self, batch: Sequence[Asked]) -> Iterator[Admission]:
         for asked in batch:
             name = asked.request.id
             try:
-                prefilled = self._prefill(asked)
+                self._check(asked.request)
             except RequestError as error:
                 yield Admission(name, error=str(error))
                 continue
-            self._batch[name] = prefilled
+            if self.config.engine.refill:
+                yield Admission(name)
+                continue
+            prefilled = self._batch[name] = self._prefill(asked.request, asked.cells)
             self._expect(prefilled, asked.cells)
             spent = prefilled.prefill.time
             yield Admission(name, prefill_s=spent.total_s if spent is not None else 0.0)
 
     def serve(self, cell: Cell, requests: Sequence[Request]) -> Serving:
         timing = BatchTiming()
-        return Serving(self._decode(cell, requests, timing), timing)
+        decode = self._decode_queue if self.config.engine.refill else self._decode
+        return Serving(decode(cell, requests, timing), timing)
 
     def measure(
         self, cell: Cell, full: Cell, pairs: Sequence[Pair], beside: Sequence[Request]
     ) -> Mapping[str, Divergence]:
         measuring = Divergences(self._decoder, self.session, self._setup, self._text)
-        return measuring.of(cell, full, pairs, [self._batch[request.id] for request in beside])
+        if not self.config.engine.refill:
+            return measuring.of(cell, full, pairs, [self._batch[request.id] for request in beside])
+        found, asked = dict[str, Divergence](), {request.id: request for request in beside}
+        for some in batched(pairs, self.config.engine.batch_size):
+            found |= measuring.of(
+                cell, full, some, [self._prefill(asked[pair.full.request], (full, cell)) for pair in some]
+            )
+        return found
 
     def release(self) -> None:
         self._batch, self._drafts = {}, Drafts()
 
-    def _prefill(self, asked: Asked) -> Prefilled:
-        architecture, request = self.files.architecture, asked.request
+    def _check(self, request: Request) -> None:
+        architecture = self.files.architecture
         check_request(request, vocab_size=architecture.vocab_size, max_context=architecture.max_context)
+
+    def _prefill(self, request: Request, cells: Sequence[Cell]) -> Prefilled:
         prefill = prefill_for(
-            self._methods.of_all(asked.cells),
+            self._methods.of_all(cells),
             self._decoder,
             request.prompt_ids,
             chunk=self.config.engine.prefill_chunk,
@@ -127,8 +159,8 @@ class Bundled(Backend):
         """Every cell decodes once, and lossy ones are measured once more."""
         for cell in cells:
             measured = self.config.metrics.divergence and cell.config.arm == "lossy"
-            if cell.method is not None:
-                self._drafts.expect(prefilled.prefill, name_of(cell), 1 + measured)
+            for level in cell.compressing:
+                self._drafts.expect(prefilled.prefill, level.name, 1 + measured)
 
     def _decode(self, cell: Cell, requests: Sequence[Request], timing: BatchTiming) -> Iterator[Generation]:
         """What the session gives, with each request charged what the cell would have needed by itself."""
@@ -151,10 +183,28 @@ class Bundled(Backend):
         timing.compress_s += sum(compressor.uncharged_s(item.prefill) for compressor in shared for item in batch)
         timing.compressed_before = sum(compressor.copied for compressor in shared)
 
+    def _decode_queue(self, cell: Cell, requests: Sequence[Request], timing: BatchTiming) -> Iterator[Generation]:
+        """The same with every prompt prefilled for this cell alone, when there is room for it in the batch."""
+        seconds: dict[str, float] = {}
+
+        def queue() -> Iterator[Prefilled]:
+            for request in requests:
+                item = self._prefill(request, (cell,))
+                seconds[request.id] = item.prefill.time.total_s if item.prefill.time is not None else 0.0
+                yield item
+                del item
+
+        setup = cell_setup(cell, self.config, self._methods.of)
+        with closing(self.session(self._decoder, setup, stream=self._text)) as opened:
+            for generation in refill(opened, queue(), self.config.engine.batch_size):
+                generation.prefill_s = seconds[generation.request_id]
+                yield generation
+            spent = opened.take_timing()
+        for name in BatchTiming.__slots__:
+            setattr(timing, name, getattr(spent, name))
+
     def _setup(self, cell: Cell) -> CellSetup:
-        compressor = self._methods.of(cell)
-        shared = SharedCompressor(name_of(cell), compressor, self._drafts) if compressor is not None else None
-        return cell_setup(cell, self.config, shared)
+        return cell_setup(cell, self.config, lambda name: SharedCompressor(name, self._methods.of(name), self._drafts))
 
     def _text(self) -> TextStream:
         return TextStream(self._tokenizer)

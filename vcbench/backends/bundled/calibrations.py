@@ -38,7 +38,7 @@ def find_calibrations(config: RunConfig, files: ModelFiles) -> dict[str, Calibra
     Raises ConfigError that names each method whose calibration is missing or of no use, with the command to run.
     """
     found, problems = {}, []
-    for name in dict.fromkeys(cell.method for cell in config.cells if cell.method is not None):
+    for name in config.used_methods:
         method = config.methods[name]
         need = needed(method)
         if need is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from vcbench.backends.base import Pair
 from vcbench.backends.cells import Cell
 from vcbench.engine.decoding.levels import Prefilled
 from vcbench.engine.decoding.progress import Committed, Observer
-from vcbench.engine.decoding.session import CellSetup, Compress, MakeSession, StreamFactory, decode_cell
+from vcbench.engine.decoding.session import CellSetup, Lookup, MakeSession, StreamFactory, decode_cell
 from vcbench.engine.decoding.teacher_forced import Divergence, measure_divergence, same_logits, unknown_steps
 from vcbench.engine.model.decoder import Decoder
 
@@ -40,10 +39,10 @@ class Divergences:
             return self._verified(cell, full, pairs, beside)
         setup = self.setup(cell)
         (level,) = setup.levels
-        compressor = cast(Compress, level.drafts_by)
+        assert not isinstance(level.drafts_by, Lookup), "only a compressed cache is measured"
         outputs = {pair.full.request: pair.full.token_ids for pair in pairs}
         batch = [item for item in beside if item.request.id in outputs]
-        return measure_divergence(self.decoder, compressor, batch, outputs, seed=setup.seed)
+        return measure_divergence(self.decoder, level.drafts_by, batch, outputs, seed=setup.seed)
 
     def _verified(
         self, cell: Cell, full: Cell, pairs: Sequence[Pair], beside: Sequence[Prefilled]
@@ -76,8 +75,8 @@ class Divergences:
 
     def _decode(self, cell: Cell, batch: Sequence[Prefilled], observe: Observer) -> None:
         """Decodes a batch once more, the engine's faults included, and shows every committed row of logits."""
-        setup = self.setup(cell)
-        for _ in decode_cell(self.decoder, setup, batch, stream=self.stream, observe=observe, session=self.session):
+        made, setup = self.session, self.setup(cell)
+        for _ in decode_cell(self.decoder, setup, batch, stream=self.stream, observe=observe, session=made):
             pass
 
 

@@ -24,5 +24,5 @@ def warm_up(decoder: Decoder, plan: Plan, methods: Methods) -> None:
     for cell in plan.cells:
         sampling = replace(cell.task.sampling, min_tokens=0)
         request = Request(id="warm-up", prompt_ids=ids, max_tokens=WARM_UP_TOKENS, sampling=sampling)
-        setup = cell_setup(cell, plan.config, methods.of(cell))
+        setup = cell_setup(cell, plan.config, methods.of)
         run_cell(decoder, setup, [Prefilled(request, prefill)], on_end=lambda _: None)

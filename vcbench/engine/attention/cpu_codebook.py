@@ -13,6 +13,7 @@ from vcbench.engine.codes.frames import Frame
 from vcbench.engine.kernels.cpu.codes import coded_attention as coded
 from vcbench.engine.kernels.cpu.codes.coded_blocks import ValueCoding
 from vcbench.engine.kernels.cpu.codes.exceptions import EXCEPTION_FIELDS, K_OUTLIERS, V_OUTLIERS
+from vcbench.engine.kernels.cpu.codes.products import products_of
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK, VISIBLE
 from vcbench.engine.kv.cache import KVCache
 from vcbench.engine.kv.pages import PagedStore
@@ -47,8 +48,9 @@ def codebook_batch(parts: Sequence[tuple[CodebookCache, int]]) -> PreRopeBatch:
     positions = max(cache.tokens + rows for cache, rows in parts)
     keys = key_coding(first.rope, positions, form, key_levels[0], size=shape.head_dim)
     values = ValueCoding(
-        form=form, group=first.width, groups=1, scaled=True, centred=True, unit=np.float32(1), levels=value_levels[0]
-    )
+        form=form, products=products_of(form, first.width).address, group=first.width, groups=1, scaled=True,
+        centred=True, unit=np.float32(1), levels=value_levels[0],
+    )  # fmt: skip
     coding = PreRopeCoding(
         keys=lambda layer: keys._replace(levels=key_levels[layer]),
         values=lambda layer: values._replace(levels=value_levels[layer]),

@@ -117,7 +117,8 @@ def key_coding(cache: QuantisedCache) -> KeyCoding:
     s = cache.scheme
     form, unit, levels = form_of(cache, "keys")
     return KeyCoding(
-        form=form, by_channel=s.key_axis == "channel", group=s.key_group, scaled=cache.coder.scaled,
+        form=form, products=forms.products_of(form, attention.BLOCK).address, by_channel=s.key_axis == "channel",
+        group=s.key_group, scaled=cache.coder.scaled,
         centred=not s.symmetric, unit=np.float32(unit), levels=levels,
     )  # fmt: skip
 
@@ -127,7 +128,8 @@ def value_coding(cache: QuantisedCache) -> ValueCoding:
     s = cache.scheme
     form, unit, levels = form_of(cache, "values")
     return ValueCoding(
-        form=form, group=s.value_group, groups=max(1, cache.v_steps.shape[3]), scaled=cache.coder.scaled,
+        form=form, products=forms.products_of(form, cache.width).address, group=s.value_group,
+        groups=max(1, cache.v_steps.shape[3]), scaled=cache.coder.scaled,
         centred=not s.symmetric, unit=np.float32(unit), levels=levels,
     )  # fmt: skip
 

@@ -207,8 +207,15 @@ class CacheLevel(Verifier):
         return self.caches[request_id]
 
     def tallies(self, request_id: str) -> list[Tally]:
-        name = type(self.caches[request_id]).__name__
-        return [Tally(name=self.name, passes=self.passes[request_id], cache_class=name)]
+        cache = self.caches[request_id]
+        return [
+            Tally(
+                name=self.name,
+                passes=self.passes[request_id],
+                tokens=cache.committed,
+                cache_class=type(cache).__name__,
+            )
+        ]
 
     def caches_of(self, request_id: str) -> list[KVCache]:
         return [self.caches[request_id]]

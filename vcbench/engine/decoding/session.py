@@ -8,12 +8,13 @@ depend on what else is there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from vcbench.config.schema import Arm, DraftLength, Tier
+from vcbench.config.schema import Arm, DraftLength, DraftWeights, Tier
 from vcbench.engine.clock import now
 from vcbench.engine.decoding.levels import NOT_FINITE, CacheLevel, Drafter, Prefilled, Span, choose
 from vcbench.engine.decoding.ngram import NgramLevel
@@ -24,6 +25,7 @@ from vcbench.engine.kv.cache import FullCache, KVCache
 from vcbench.engine.kv.disk import DiskStore
 from vcbench.engine.kv.query_log import QueryLog
 from vcbench.engine.model.decoder import Decoder, Prefill
+from vcbench.engine.model.draft_weights import drafting
 from vcbench.engine.types import BatchTiming, Generation, KVBytes, Tally
 from vcbench.errors import NumericError
 
@@ -59,7 +61,7 @@ class CellSetup:
     """How a cell decodes. levels: those that draft, the lowest first; a `lossy` cell decodes with its only one.
 
     seed: the cell's own. full_cache: where verification reads the full cache from; on `disk` it lies in
-    `disk_directory`.
+    `disk_directory`. draft_weights: what the levels below the full cache read of the model.
     """
 
     arm: Arm
@@ -67,6 +69,7 @@ class CellSetup:
     seed: int = 0
     full_cache: Tier = "memory"
     disk_directory: Path | None = None
+    draft_weights: DraftWeights = "full"
 
 
 StreamFactory = Callable[[], TextStream]
@@ -83,7 +86,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class _Row:
+class Row:
     """A request that has been admitted. admitted_s: the session's decoding time until then; seen: tokens reported.
 
     compress_s, offload_s: what admitting it took; first_s: decoding time from there to its first token.
@@ -115,7 +118,7 @@ class Session:
         self.timing = BatchTiming()
         self.drafter = self.make_drafter()
         self.full = self.make_verifier()
-        self.rows: dict[str, _Row] = {}
+        self.rows: dict[str, Row] = {}
         self._decoded_s = 0.0
 
     def make_drafter(self) -> Drafter | None:
@@ -138,7 +141,8 @@ class Session:
         source = level.drafts_by
         if isinstance(source, Lookup):
             return NgramLevel(level.name, source.min_match)
-        return CacheLevel(level.name, self.decoder, lambda item: self.compressed(source, item))
+        drafter = drafting(self.decoder, self.setup.draft_weights)
+        return CacheLevel(level.name, drafter, lambda item: self.compressed(source, item))
 
     def make_verifier(self) -> CacheLevel:
         """The full cache's level."""
@@ -172,7 +176,7 @@ class Session:
         self.full.admit(item)
         if any(cache.needs_queries for cache in self.drafts(key)):
             self.full.caches[key].queries = QueryLog()
-        row = self.rows[key] = _Row(item, self.make_progress(item), self._decoded_s)
+        row = self.rows[key] = Row(item, self.make_progress(item), self._decoded_s)
         row.compress_s, row.offload_s = compressed - started, self._now() - compressed
         self.timing.compress_s += row.compress_s
         self.timing.offload_s += row.offload_s
@@ -190,7 +194,7 @@ class Session:
         spent = self._now() - started
         self._decoded_s += spent
         self.timing.decode_s += spent
-        return [self._event(row) for row in self.rows.values() if not row.reported]
+        return [self.event(row) for row in self.rows.values() if not row.reported]
 
     def release(self, request_id: str) -> None:
         """Forgets a request, ended or not; its snapshot is as it was."""
@@ -199,6 +203,11 @@ class Session:
             self.drafter.release(request_id)
         self.full.release(request_id)
         row.item.prefill.cache.rewind(len(row.item.request.prompt_ids))
+
+    def close(self) -> None:
+        """Releases every request that is still there."""
+        for key in list(self.rows):
+            self.release(key)
 
     def take_timing(self) -> BatchTiming:
         """The timing since it was last taken, which begins anew."""
@@ -240,13 +249,14 @@ class Session:
             step_once(self.full, active)
         self.timing.tokens += sum(len(progress.token_ids) for progress in active) - before
 
-    def _event(self, row: _Row) -> Event:
+    def event(self, row: Row) -> Event:
+        """What a request has to report since it last did."""
         progress, key = row.progress, row.item.request.id
         tokens = progress.token_ids[row.seen :]
         row.seen, row.reported = len(progress.token_ids), progress.finished
         return Event(key, tokens, self._generation(row) if progress.finished else None)
 
-    def _generation(self, row: _Row) -> Generation:
+    def _generation(self, row: Row) -> Generation:
         key, progress = row.item.request.id, row.progress
         used = self.drafts(key)[-1:] or ([] if self.drafter is not None else [self.full_cache(key)])
         return Generation(
@@ -266,7 +276,7 @@ class Session:
             decode_s=self._decoded_s - row.admitted_s,
         )
 
-    def _tallies(self, row: _Row) -> list[Tally]:
+    def _tallies(self, row: Row) -> list[Tally]:
         """Every level's part; the rounds of the level below the full cache are those that were committed."""
         key, verified = row.item.request.id, self.setup.arm == "vericache"
         drafting = self.drafter.tallies(key) if self.drafter is not None else []
@@ -301,6 +311,7 @@ class Session:
             resident=stored + beside.get("memory", 0),
             parts=held,
             full_copy=beside,
+            reread=full.reread_bytes() if self.setup.arm == "vericache" else 0,
         )
 
 
@@ -327,24 +338,36 @@ def decode_cell(
     observe: Observer | None = None,
     session: MakeSession = Session,
 ) -> Generator[Generation, None, BatchTiming]:
-    """Decodes a batch to its end and gives each generation as it ends; returns the timing. Snapshots are left as found.
+    """Decodes a batch to its end and gives each generation as it ends. Snapshots are left as found.
 
     `observe` is told of every commit.
     """
     opened = session(decoder, setup, stream=stream, observe=observe)
-    admitted: list[str] = []
-    try:
+    with closing(opened):
         for item in batch:
             opened.admit(item)
-            admitted.append(item.request.id)
         while opened.active:
             for event in opened.step():
                 if event.generation is not None:
                     yield event.generation
-    finally:
-        for key in admitted:
-            opened.release(key)
-    return opened.take_timing()
+        return opened.take_timing()
+
+
+def refill(opened: Session, waiting: Iterator[Prefilled], size: int) -> Generator[Generation, None, None]:
+    """Decodes a queue in an open session, at most `size` requests at a time, and gives each generation as it ends.
+
+    The next request is taken from the queue, and its prompt thereby prefilled if the queue is lazy, when there is room
+    for it: no more than `size` snapshots are ever alive. What a request gets is what it gets alone.
+    """
+    while True:
+        while len(opened.active) < size and (item := next(waiting, None)) is not None:
+            opened.admit(item)
+        if not opened.active:
+            return
+        for event in opened.step():
+            if event.generation is not None:
+                opened.release(event.request_id)
+                yield event.generation
 
 
 def run_cell(

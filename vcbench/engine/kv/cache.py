@@ -201,6 +201,10 @@ class FullCache(EntryCache):
         logged = 0 if self.queries is None else self.queries.nbytes()
         return {"kv": self.store.nbytes() + logged}
 
+    def reread_bytes(self) -> int:
+        """Bytes that were read back from a tier out of memory."""
+        return self.store.reread_bytes()
+
     def tiers(self) -> dict[str, int]:
         """Bytes by tier, those that hold any; what a cache on disk has in memory are its buffers."""
         tiers = {"memory": sum(self.nbytes().values()), "disk": self.store.disk_bytes()}

@@ -62,7 +62,7 @@ class DiskStore(ExactStore):
         self._ready, self._other = _Buffer(PagedStore(one)), _Buffer(PagedStore(one))
         self._page_bytes = 2 * shape.n_kv_heads * self._ready.store.width * BLOCK * 4
         self._directory = Path(directory or tempfile.gettempdir())
-        self._first = self._pages = self._capacity = 0
+        self._first = self._pages = self._capacity = self._reread = 0
         self._ahead: Future[None] | None = None
         with self._explained():
             self._file, name = tempfile.mkstemp(prefix="vcbench-kv-", dir=self._directory)
@@ -125,6 +125,10 @@ class DiskStore(ExactStore):
     def tensors(self) -> list[Tensor]:
         return [*self._ready.store.tensors(), *self._other.store.tensors()]
 
+    def reread_bytes(self) -> int:
+        self._wait()
+        return self._reread
+
     def disk_bytes(self) -> int:
         return self.shape.n_layers * self._pages * self._page_bytes
 
@@ -140,6 +144,7 @@ class DiskStore(ExactStore):
     def _fill(self, buffer: _Buffer, layer: int) -> None:
         buffer.layer = None
         self._transfer(os.preadv, layer, 0, buffer.store.tensors()[: self._pages])
+        self._reread += self._pages * self._page_bytes
         buffer.layer = layer
 
     def _wait(self) -> None:

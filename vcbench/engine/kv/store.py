@@ -87,3 +87,7 @@ class ExactStore(ABC):
     def disk_bytes(self) -> int:
         """Bytes held in a file."""
         return 0
+
+    def reread_bytes(self) -> int:
+        """Bytes that have been read back from a file to attend to them, reading ahead included."""
+        return 0

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -49,6 +50,13 @@ class Weights:
     layers: list[Layer]
     norm: Tensor
     head: Linear
+
+    def linears(self) -> list[Linear]:
+        """Every linear layer."""
+        layers = [self.head]
+        for layer in self.layers:
+            layers += [layer.qkv, layer.output, *layer.mlp.linears()]
+        return layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +116,19 @@ class Decoder:
     ) -> None:
         self.architecture, self.weights, self.rows, self.shape, self.mode = architecture, weights, rows, shape, mode
         self.rope = RopeTable(architecture.rope, architecture.head_dim, shape.device)
+        self.narrowed: dict[str, Decoder] = {}
+        """Copies with narrower weights, made when they are first asked for; see `draft_weights`."""
         self.watch: LayerWatch | None = None
+
+    def with_weights(self, weights: Weights) -> Decoder:
+        """The same model with other weights; rotary tables and row operations are shared."""
+        other = copy(self)
+        other.weights, other.narrowed = weights, {}
+        return other
 
     def set_tiles(self) -> dict[str, int]:
         """Probes every shape of linear layer that torch computes; see `linear.set_tiles`."""
-        layers = [self.weights.head]
-        for layer in self.weights.layers:
-            layers += [layer.qkv, layer.output, *layer.mlp.linears()]
-        return set_tiles(layers)
+        return set_tiles(self.weights.linears())
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         """Logits [sum of block lengths, V], float32; the caches have advanced by their blocks (uncommitted)."""

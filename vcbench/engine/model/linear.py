@@ -49,11 +49,11 @@ class BlockedLinear(Linear):
         missing = -self.outputs % kernel.OUTPUTS
         padded = torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
         self._weight = padded.view(-1, kernel.OUTPUTS, inputs).transpose(1, 2).contiguous().numpy()
-        self._bias = (torch.nn.functional.pad(bias, (0, missing)) if bias is not None else torch.empty(0)).numpy()
+        self.bias = (torch.nn.functional.pad(bias, (0, missing)) if bias is not None else torch.empty(0)).numpy()
 
     def __call__(self, x: Tensor) -> Tensor:
         out = torch.empty((x.shape[0], self.outputs))
-        kernel.linear(x.contiguous().numpy(), self._weight, self._bias, out.numpy())
+        kernel.linear(x.contiguous().numpy(), self._weight, self.bias, out.numpy())
         return out
 
     def weight(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -23,6 +24,10 @@ class FeedForward(ABC):
     def linears(self) -> list[Linear]:
         """Its linear layers, for the probe."""
 
+    @abstractmethod
+    def mapped(self, change: Callable[[Linear], Linear]) -> FeedForward:
+        """The same with each linear layer changed, but for the router, whose choices are all or nothing."""
+
 
 class DenseMLP(FeedForward):
     """down(silu(gate(x)) * up(x)), gate and up in one product."""
@@ -35,6 +40,9 @@ class DenseMLP(FeedForward):
 
     def linears(self) -> list[Linear]:
         return [self.gate_up, self.down]
+
+    def mapped(self, change: Callable[[Linear], Linear]) -> DenseMLP:
+        return DenseMLP(change(self.gate_up), change(self.down), self.rows)
 
 
 class SparseMLP(FeedForward):
@@ -67,3 +75,6 @@ class SparseMLP(FeedForward):
 
     def linears(self) -> list[Linear]:
         return [self.router, *(linear for expert in self.experts for linear in expert.linears())]
+
+    def mapped(self, change: Callable[[Linear], Linear]) -> SparseMLP:
+        return SparseMLP(self.router, [expert.mapped(change) for expert in self.experts], self.options, self.rows)

@@ -16,6 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+from vcbench.records.output import write_output
+
 COLUMNS = ("image", "eval_script", "log_parser", "eval_type", "FAIL_TO_PASS", "PASS_TO_PASS", "version")
 """What swebench 5 needs of an instance beyond its id; rows of earlier releases have only the last three."""
 LOG, PATCH, REPORT = "test_output.txt", "patch.diff", "report.json"
@@ -140,4 +142,4 @@ def _has_modal_token() -> bool:
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    write_output(path, "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii"))

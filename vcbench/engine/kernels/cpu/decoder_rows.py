@@ -8,6 +8,7 @@ import numba
 import numpy as np
 
 from vcbench.engine.kernels.cpu.simd import Float, exp, fma
+from vcbench.engine.kernels.cpu.workers import spread
 
 _LANES = 16
 
@@ -63,28 +64,27 @@ def rotate_heads(x: Any, first: int, heads: int, size: int, positions: Any, cos:
 
 
 @numba.njit(nogil=True)
-def gated_silu_row(gate_up: Any, out: Any) -> None:
+def gated_silu_row(gate_up: Any, out: Any, row: int) -> None:
     """One row of `gated_silu`."""
-    size = out.shape[0]
+    size = out.shape[1]
     for j in range(size):
-        x = gate_up[j]
+        x = gate_up[row, j]
         small = exp(-abs(x))
         sigmoid = Float(1) / (Float(1) + small)
-        out[j] = x * (sigmoid if x >= Float(0) else small * sigmoid) * gate_up[size + j]
+        out[row, j] = x * (sigmoid if x >= Float(0) else small * sigmoid) * gate_up[row, size + j]
 
 
 @numba.njit(nogil=True, cache=True)
 def gated_silu(gate_up: Any, out: Any) -> None:
     """out = silu(gate) * up for gate_up = [gate | up]. gate_up: [n, 2 * size], out: [n, size]."""
     for i in range(out.shape[0]):
-        gated_silu_row(gate_up[i], out[i])
+        gated_silu_row(gate_up, out, i)
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True, cache=True)
 def gated_silu_of_many(gate_up: Any, out: Any) -> None:
     """`gated_silu` on all threads: worth their start from some dozens of rows on."""
-    for i in numba.prange(out.shape[0]):
-        gated_silu_row(gate_up[i], out[i])
+    spread(out.shape[0], gated_silu_row, (gate_up, out))
 
 
 @numba.njit(nogil=True, cache=True)

@@ -12,6 +12,7 @@ import numba
 import numpy as np
 
 from vcbench.engine.kernels.cpu.simd import address, fma_rows
+from vcbench.engine.kernels.cpu.workers import spread
 
 OUTPUTS = 64
 _DEPTH = 64
@@ -31,7 +32,7 @@ def block_rows(x: Any, first: int, rows: int, weight: Any, acc: Any) -> None:
 
 
 @numba.njit(nogil=True)
-def block_product(x: Any, weight: Any, bias: Any, block: int, out: Any) -> None:
+def block_product(x: Any, weight: Any, bias: Any, out: Any, block: int) -> None:
     """The outputs of one block of `linear`."""
     n, outputs = out.shape
     acc = np.empty((min(n, _ROWS), OUTPUTS), np.float32)
@@ -48,15 +49,14 @@ def block_product(x: Any, weight: Any, bias: Any, block: int, out: Any) -> None:
                 out[first + r, first_output + j] = acc[r, j]
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True, cache=True)
 def linear(x: Any, weight: Any, bias: Any, out: Any) -> None:
     """out = x @ W^T + bias. x: [n, K]; weight: [blocks, K, 64]; bias: [blocks * 64] or empty; out: [n, outputs]."""
-    for block in numba.prange(weight.shape[0]):
-        block_product(x, weight, bias, block, out)
+    spread(weight.shape[0], block_product, (x, weight, bias, out))
 
 
 @numba.njit(nogil=True, cache=True)
 def linear_alone(x: Any, weight: Any, bias: Any, out: Any) -> None:
     """`linear` in one thread, bit for bit."""
     for block in range(weight.shape[0]):
-        block_product(x, weight, bias, block, out)
+        block_product(x, weight, bias, out, block)

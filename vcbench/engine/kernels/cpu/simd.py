@@ -15,6 +15,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from vcbench.engine.kernels.cpu.separate import linked
+
 LANES = 16
 """Widths of tiles are multiples of this."""
 
@@ -262,7 +264,7 @@ def address(x: Any) -> Any:
     return np.int64(x.ctypes.data)
 
 
-@numba.njit
+@linked(8)
 def fma_rows(rows: int, a: int, lda: int, b: int, c: int, ldc: int, depth: int, width: int) -> None:
     """`fma_tile` for any number of rows, as many at a time as registers hold."""
     done = 0

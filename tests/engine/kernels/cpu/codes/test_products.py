@@ -18,7 +18,7 @@ from vcbench.engine.kernels.cpu.codes.folding import (
     scaled_line,
     unfolded_line,
 )
-from vcbench.engine.kernels.cpu.codes.products import FLOAT8, SIGNED, TABLE, TABLE8, bits_of, code_rows
+from vcbench.engine.kernels.cpu.codes.products import FLOAT8, SIGNED, TABLE, TABLE8, bits_of, products_of
 
 Array = NDArray[Any]
 FORMS = [1, 2, 3, 4, SIGNED, FLOAT8, TABLE8]
@@ -52,8 +52,8 @@ def product(form: int, a: Array, codes: Array, levels: Array, group: int, tiles:
     packed = pack(torch.from_numpy(codes.astype(np.int32)), bits_of(form)).numpy()
     out, first = np.zeros((rows, width + 16), np.float32), 0
     for count in tiles:
-        code_rows(
-            form, count, a.ctypes.data + 4 * first * DEPTH, DEPTH, rows * DEPTH, group, packed.ctypes.data,
+        products_of(form, width)(
+            count, a.ctypes.data + 4 * first * DEPTH, DEPTH, rows * DEPTH, group, packed.ctypes.data,
             packed.shape[1], levels.ctypes.data, out.ctypes.data + 4 * first * (width + 16), width + 16, DEPTH, width,
         )  # fmt: skip
         first += count

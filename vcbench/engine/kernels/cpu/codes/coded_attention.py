@@ -40,14 +40,15 @@ from vcbench.engine.kernels.cpu.exact.attention import (
     first_row_beyond,
     head_rows,
     lane_total,
-    lay_out,
+    lay_out_work,
     owner,
     softmax_block,
+    take_task,
 )
 from vcbench.engine.kernels.cpu.exact.pages import write_rows
 from vcbench.engine.kernels.cpu.matmul import linear_alone
 from vcbench.engine.kernels.cpu.simd import Float, address
-from vcbench.engine.kernels.cpu.work_queue import fetch_add
+from vcbench.engine.kernels.cpu.workers import fetch_add, spread
 
 FIRST_BLOCK, KEYS_DONE, VALUES_DONE = range(SPAN_FIELDS, SPAN_FIELDS + 3)
 """Further fields of a span: the block of its first page, and how many tokens' keys and values are codes."""
@@ -213,7 +214,31 @@ def attend_coded_chunk(
         row_sums[r] = lane_total(scratch.row_sum, r)
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True)
+def attend_coded_tasks(
+    q: Any, spans: Any, tables: Any, layer: int, shift: int, head_bytes: int, keys: Any, values: Any, back: Any,
+    out: Any, work: Any, _worker: int,
+) -> None:  # fmt: skip
+    """`attend_codes` for the tasks that one thread takes, of rotated queries."""
+    group = out.shape[2]
+    scratch = make_scratch(work.most, q.shape[2], keys, values)
+    task = take_task(work)
+    while task >= 0:
+        s = owner(work.task_at, task)
+        chunks, mine = chunks_of(spans, s), task - work.task_at[s]
+        head, rows = mine // chunks, spans[s, TOKENS] * group
+        parts = slice(work.part_at[s] + mine * rows, work.part_at[s] + (mine + 1) * rows)
+        attend_coded_chunk(
+            q, spans, s, head, mine % chunks, group, tables, layer, shift + head * head_bytes, keys, values, scratch,
+            work.part_max[parts], work.part_sum[parts], work.part_acc[parts],
+        )  # fmt: skip
+        if fetch_add(address(work.left[work.head_at[s] + head :]), -1) == 1:
+            combine_head(spans, s, head, work, out)
+            rotate_back(spans, s, head, back, out)
+        task = take_task(work)
+
+
+@numba.njit(nogil=True, cache=True)
 def attend_codes(
     workers: int, q: Any, spans: Any, tables: Any, layer: int, shift: int, head_bytes: int, key_coding: Any,
     value_coding: Any, forth: Any, back: Any, width: int, out: Any,
@@ -226,33 +251,6 @@ def attend_codes(
     by and results rotated back by, or empty.
     """
     keys, values = KeyCoding(*key_coding), ValueCoding(*value_coding)
-    queries = rotated_queries(q, spans, forth)
-    count, group = spans.shape[0], out.shape[2]
-    task_at = np.zeros(count + 1, np.int64)
-    part_at = np.zeros(count + 1, np.int64)
-    head_at = np.zeros(count + 1, np.int64)
-    most = lay_out(spans, group, task_at, part_at, head_at)
-    part_max = np.empty(part_at[count], np.float32)
-    part_sum = np.empty(part_at[count], np.float32)
-    part_acc = np.empty((part_at[count], width), np.float32)
-    left = np.empty(head_at[count], np.int64)
-    for s in range(count):
-        left[head_at[s] : head_at[s + 1]] = chunks_of(spans, s)
-    taken = np.zeros(1, np.int64)
-    for _ in numba.prange(workers):
-        scratch = make_scratch(most, q.shape[2], keys, values)
-        while True:
-            task = fetch_add(address(taken), 1)
-            if task >= task_at[count]:
-                break
-            s = owner(task_at, task)
-            chunks, mine = chunks_of(spans, s), task - task_at[s]
-            head, rows = mine // chunks, spans[s, TOKENS] * group
-            parts = slice(part_at[s] + mine * rows, part_at[s] + (mine + 1) * rows)
-            attend_coded_chunk(
-                queries, spans, s, head, mine % chunks, group, tables, layer, shift + head * head_bytes, keys, values,
-                scratch, part_max[parts], part_sum[parts], part_acc[parts],
-            )  # fmt: skip
-            if fetch_add(address(left[head_at[s] + head :]), -1) == 1:
-                combine_head(spans, s, head, part_at[s], part_max, part_sum, part_acc, out)
-                rotate_back(spans, s, head, back, out)
+    queries, work = rotated_queries(q, spans, forth), lay_out_work(spans, out.shape[2], width)
+    arguments = queries, spans, tables, layer, shift, head_bytes, keys, values, back, out, work
+    spread(workers, attend_coded_tasks, arguments)

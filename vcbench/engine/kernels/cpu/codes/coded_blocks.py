@@ -11,18 +11,21 @@ from typing import Any, NamedTuple
 import numba
 
 from vcbench.engine.kernels.cpu.codes.folding import fill_line, folded_line, raise_line, scaled_line, unfolded_line
-from vcbench.engine.kernels.cpu.codes.products import bits_of, code_rows
+from vcbench.engine.kernels.cpu.codes.products import bits_of
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK, SCORE_STRIDE
+from vcbench.engine.kernels.cpu.separate import call_at
 from vcbench.engine.kernels.cpu.simd import Float, address, fma_rows
 
 
 class KeyCoding(NamedTuple):
-    """form: see `products`. by_channel: groups are `group` tokens of a channel, a multiple of 16, else a token's head.
+    """form: see `products`; products: address of its products, with lines of a block's 64 tokens.
 
-    scaled, centred: whether groups have steps, and minima. unit: what a level of 1 stands for. levels: at least 16.
+    by_channel: groups are `group` tokens of a channel, a multiple of 16, else a token's head. scaled, centred: whether
+    groups have steps, and minima. unit: what a level of 1 stands for. levels: at least 16.
     """
 
     form: int
+    products: int
     by_channel: bool
     group: int
     scaled: bool
@@ -32,9 +35,13 @@ class KeyCoding(NamedTuple):
 
 
 class ValueCoding(NamedTuple):
-    """As `KeyCoding`; groups are `group` channels of a token, a multiple of 16 or all of them, `groups` a token."""
+    """As `KeyCoding`; products have lines of a token's channels.
+
+    Groups are `group` channels of a token, a multiple of 16 or all of them, `groups` a token.
+    """
 
     form: int
+    products: int
     group: int
     groups: int
     scaled: bool
@@ -70,10 +77,11 @@ def scores_by_channel(
                 scaled_line(1, source, steps + at, depth, target)
             fill_line(scores_at + 4 * (r * SCORE_STRIDE + g * inside), offset, inside)
     line = BLOCK * bits_of(coding.form) // 8
-    code_rows(
-        coding.form, rows, address(folded), depth, rows * depth, inside, codes + block * depth * line, line,
+    arguments = (
+        rows, address(folded), depth, rows * depth, inside, codes + block * depth * line, line,
         address(coding.levels), scores_at, SCORE_STRIDE, depth, BLOCK,
     )  # fmt: skip
+    call_at(coding.products, arguments)
 
 
 @numba.njit(nogil=True)
@@ -85,10 +93,11 @@ def scores_by_token(
     for r in range(rows):
         fill_line(address(scores) + 4 * r * SCORE_STRIDE, Float(0), BLOCK)
     line = BLOCK * bits_of(coding.form) // 8
-    code_rows(
-        coding.form, rows, address(query), depth, 0, BLOCK, codes + block * depth * line, line,
+    arguments = (
+        rows, address(query), depth, 0, BLOCK, codes + block * depth * line, line,
         address(coding.levels), address(scores), SCORE_STRIDE, depth, BLOCK,
     )  # fmt: skip
+    call_at(coding.products, arguments)
     at = 2 * block * BLOCK
     for r in range(rows):
         target = address(scores) + 4 * r * SCORE_STRIDE
@@ -105,17 +114,14 @@ def add_values(coding: Any, weights: Any, rows: int, place: Any, block: int, rea
     line = width * bits_of(coding.form) // 8
     at = codes + block * BLOCK * line
     levels, group = address(coding.levels), coding.group if coding.groups > 1 else width
+    weights_at, folded_at, acc_at = address(weights), address(folded), address(acc)
     if not coding.scaled:
         for r in range(rows):
             for j in range(ready):
                 folded[r, j] = weights[r, j] * coding.unit
-        code_rows(
-            coding.form, rows, address(folded), BLOCK, 0, group, at, line, levels, address(acc), width, ready,
-            width,
-        )  # fmt: skip
+        call_at(coding.products, (rows, folded_at, BLOCK, 0, group, at, line, levels, acc_at, width, ready, width))
         return
     stride, first = coding.groups, 2 * block * BLOCK * coding.groups
-    weights_at, folded_at, acc_at = address(weights), address(folded), address(acc)
     for g in range(coding.groups):
         for r in range(rows):
             source, target = weights_at + 4 * r * weights.shape[1], folded_at + 4 * (g * rows + r) * BLOCK
@@ -126,9 +132,9 @@ def add_values(coding: Any, weights: Any, rows: int, place: Any, block: int, rea
                 stride, source, steps + first + 2 * g, minima + first + 2 * g, middle_of(coding.form), ready, target
             )
             raise_line(acc_at + 4 * (r * width + g * group), offset, group)
-    code_rows(
-        coding.form, rows, folded_at, BLOCK, rows * BLOCK, group, at, line, levels, acc_at, width, ready, width,
-    )  # fmt: skip
+    call_at(
+        coding.products, (rows, folded_at, BLOCK, rows * BLOCK, group, at, line, levels, acc_at, width, ready, width)
+    )
 
 
 @numba.njit(nogil=True)

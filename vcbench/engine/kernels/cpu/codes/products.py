@@ -15,8 +15,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
+from vcbench.engine.kernels.cpu.separate import Separate, separate
 from vcbench.engine.kernels.cpu.simd import LANES, MAX_TILE_ROWS, STRIP, TileEmitter, address, fma_rows, load
 
 SIGNED = 8
@@ -40,7 +41,7 @@ _I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatT
 _BYTES, _WORDS, _NUMBERS = (ir.VectorType(kind, LANES) for kind in (_I8, _I32, _F32))
 
 
-@numba.njit(nogil=True)
+@register_jitable
 def bits_of(form: int) -> int:
     """Bits of a code. A form is 1, 2, 3 or 4, whose codes are looked up in a table of 16, or one of those above."""
     return form % 100
@@ -278,13 +279,13 @@ def code_tile(
     return signature, codegen
 
 
-def _rows_function(form: int) -> Any:
-    @numba.njit(nogil=True)
-    def run(
+def _products(form: int) -> Separate:
+    @separate(12)
+    def products(
         rows: int, a: int, lda: int, part: int, group: int, codes: int, pitch: int, levels: int, c: int, ldc: int,
         depth: int, width: int,
     ) -> None:  # fmt: skip
-        done = 0
+        done = 0 if depth > 0 else rows
         while done < rows:
             at, to, rest = a + 4 * done * lda, c + 4 * done * ldc, rows - done
             if rest >= 6 and MAX_TILE_ROWS >= 6:
@@ -300,14 +301,10 @@ def _rows_function(form: int) -> Any:
                 code_tile(1, form, at, lda, part, group, codes, pitch, levels, to, ldc, depth, width)
                 done += 1
 
-    return run
+    return products
 
 
-_rows_2, _rows_3, _rows_4 = (_rows_function(form) for form in (2, 3, 4))
-_rows_signed, _rows_float8, _rows_table8 = (_rows_function(form) for form in (SIGNED, FLOAT8, TABLE8))
-
-
-@numba.njit(nogil=True)
+@register_jitable
 def in_vectors(form: int, width: int) -> bool:
     """Whether each 16 codes of a line lie in consecutive bytes (each 8 of an upper plane), with one shift.
 
@@ -323,48 +320,39 @@ def plane_code(line: int, size: int, bits: int, index: int) -> Any:
     return (load_byte(line + index % size) >> np.int32(bits * (index // size))) & np.int32((1 << bits) - 1)
 
 
-@numba.njit(nogil=True)
-def one_by_one(
-    form: int, rows: int, a: int, lda: int, part: int, group: int, codes: int, pitch: int, levels: int, c: int,
-    ldc: int, depth: int, width: int,
-) -> None:  # fmt: skip
-    """`code_tile` for a width whose codes do not lie in vectors; each group is decoded to memory."""
-    tile = np.empty(depth * group, np.float32)
-    plane = 2 if form == 3 else form
-    size = width * plane // 8
-    for first in range(0, width, group):
-        columns = min(group, width - first)
-        for k in range(depth):
-            for x in range(columns):
-                line = codes + k * pitch
-                code = plane_code(line, size, plane, first + x)
-                if form == 3:
-                    code |= plane_code(line + size, width // 8, 1, first + x) << np.int32(2)
-                tile[k * columns + x] = load(levels + 4 * np.int64(code))
-        fma_rows(
-            rows, a + 4 * part * (first // group), lda, address(tile), c + 4 * first, ldc, depth, columns
-        )  # fmt: skip
+def _products_one_by_one(form: int) -> Separate:
+    plane_bits = 2 if form == 3 else form
+
+    @separate(12)
+    def products(
+        rows: int, a: int, lda: int, part: int, group: int, codes: int, pitch: int, levels: int, c: int, ldc: int,
+        depth: int, width: int,
+    ) -> None:  # fmt: skip
+        tile = np.empty(depth * group, np.float32)
+        size = width * plane_bits // 8
+        for first in range(0, width, group):
+            columns = min(group, width - first)
+            for k in range(depth):
+                for x in range(columns):
+                    line = codes + k * pitch
+                    code = plane_code(line, size, plane_bits, first + x)
+                    if form == 3:
+                        code |= plane_code(line + size, width // 8, 1, first + x) << np.int32(2)
+                    tile[k * columns + x] = load(levels + 4 * np.int64(code))
+            fma_rows(
+                rows, a + 4 * part * (first // group), lda, address(tile), c + 4 * first, ldc, depth, columns
+            )  # fmt: skip
+
+    return products
 
 
-@numba.njit(nogil=True)
-def code_rows(
-    form: int, rows: int, a: int, lda: int, part: int, group: int, codes: int, pitch: int, levels: int, c: int,
-    ldc: int, depth: int, width: int,
-) -> None:  # fmt: skip
-    """`code_tile` for any number of rows, form and depth."""
-    if depth <= 0:
-        return
-    if not in_vectors(form, width):
-        one_by_one(form, rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
-    elif form == 4:
-        _rows_4(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
-    elif form == SIGNED:
-        _rows_signed(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
-    elif form == 3:
-        _rows_3(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
-    elif form == 2:
-        _rows_2(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
-    elif form == FLOAT8:
-        _rows_float8(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
-    else:
-        _rows_table8(rows, a, lda, part, group, codes, pitch, levels, c, ldc, depth, width)
+_BY_VECTORS = {form: _products(form) for form in (2, 3, 4, SIGNED, FLOAT8, TABLE8)}
+_ONE_BY_ONE = {form: _products_one_by_one(form) for form in (1, 2, 3, 4)}
+
+
+def products_of(form: int, width: int) -> Separate:
+    """`code_tile` for any number of rows, a form and lines of `width` codes; compiled when it is needed.
+
+    Where the codes of a line do not lie in vectors, each group is decoded to memory.
+    """
+    return (_BY_VECTORS if in_vectors(form, width) else _ONE_BY_ONE)[form]

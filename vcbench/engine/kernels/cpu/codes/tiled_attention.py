@@ -24,7 +24,7 @@ from vcbench.engine.kernels.cpu.exact.attention import (
     lane_total,
 )
 from vcbench.engine.kernels.cpu.simd import Float, address, fma_rows
-from vcbench.engine.kernels.cpu.work_queue import fetch_add
+from vcbench.engine.kernels.cpu.workers import fetch_add, spread
 
 
 class KeyCodes(NamedTuple):
@@ -249,7 +249,27 @@ def attend_tiled_chunk(
             row_sums[head, r] = lane_total(row_sum[head], r)
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True)
+def attend_tiled_chunks(
+    query: Any, keys: Any, values: Any, sketch: Any, exact: Any, pages: Any, first_visible: int, group: int,
+    blocks: int, taken: Any, part_max: Any, part_sum: Any, part_acc: Any, _worker: int,
+) -> None:  # fmt: skip
+    """`attend_tiled` for the chunks that one thread takes, up to their combination."""
+    kv_heads, rows, depth = query.shape
+    chunks, width = part_acc.shape[0], part_acc.shape[3]
+    scratch = make_scratch(keys, values, depth, width)
+    scores = np.empty((rows, SCORE_STRIDE), np.float32)
+    row_sum = np.empty((kv_heads, rows, BLOCK), np.float32)
+    chunk = fetch_add(address(taken), 1)
+    while chunk < chunks:
+        attend_tiled_chunk(
+            query, keys, values, sketch, exact, pages, first_visible, group, chunk, blocks, scratch, scores, row_sum,
+            part_max[chunk], part_sum[chunk], part_acc[chunk],
+        )  # fmt: skip
+        chunk = fetch_add(address(taken), 1)
+
+
+@numba.njit(nogil=True, cache=True)
 def attend_tiled(
     workers: int, q: Any, keys: Any, values: Any, sketch: Any, exact: Any, pages: Any, first_visible: int,
     width: int, out: Any,
@@ -272,17 +292,9 @@ def attend_tiled(
     part_max = np.empty((chunks, kv_heads, rows), np.float32)
     part_sum = np.empty((chunks, kv_heads, rows), np.float32)
     part_acc = np.empty((chunks, kv_heads, rows, width), np.float32)
-    taken = np.zeros(1, np.int64)
-    for _ in numba.prange(workers):
-        scratch = make_scratch(keys, values, depth, width)
-        scores = np.empty((rows, SCORE_STRIDE), np.float32)
-        row_sum = np.empty((kv_heads, rows, BLOCK), np.float32)
-        while True:
-            chunk = fetch_add(address(taken), 1)
-            if chunk >= chunks:
-                break
-            attend_tiled_chunk(
-                query, keys, values, sketch, exact, pages, first_visible, group, chunk, blocks, scratch, scores,
-                row_sum, part_max[chunk], part_sum[chunk], part_acc[chunk],
-            )  # fmt: skip
+    arguments = (
+        query, keys, values, sketch, exact, pages, first_visible, group, blocks, np.zeros(1, np.int64), part_max,
+        part_sum, part_acc,
+    )  # fmt: skip
+    spread(workers, attend_tiled_chunks, arguments)
     combine_heads(part_max, part_sum, part_acc, out)

@@ -6,13 +6,13 @@ Keys are taken in blocks of 64 counted from entry 0, each block's keys stored tr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
 from vcbench.engine.kernels.cpu.simd import Float, address, exp, fma, fma_rows
-from vcbench.engine.kernels.cpu.work_queue import fetch_add
+from vcbench.engine.kernels.cpu.workers import fetch_add, spread
 
 BLOCK = 64
 CHUNK_BLOCKS = 4
@@ -182,16 +182,57 @@ def lay_out(spans: Any, group: int, task_at: Any, part_at: Any, head_at: Any) ->
     return most
 
 
+class Work(NamedTuple):
+    """What the threads of one call share. most: rows of a span; the next three: see `lay_out`; then a chunk's results.
+
+    left: [heads], chunks of each that are not done; taken: [1], tasks begun.
+    """
+
+    most: int
+    task_at: Any
+    part_at: Any
+    head_at: Any
+    part_max: Any
+    part_sum: Any
+    part_acc: Any
+    left: Any
+    taken: Any
+
+
 @numba.njit(nogil=True)
-def combine_head(
-    spans: Any, s: int, head: int, first: int, part_max: Any, part_sum: Any, part_acc: Any, out: Any
-) -> None:
-    """One head of a span from all of its chunks, which lie from part `first` on."""
+def lay_out_work(spans: Any, group: int, width: int) -> Any:
+    """All tasks of spans whose heads have `group` rows a token, none of them begun."""
+    count = spans.shape[0]
+    task_at = np.zeros(count + 1, np.int64)
+    part_at = np.zeros(count + 1, np.int64)
+    head_at = np.zeros(count + 1, np.int64)
+    most = lay_out(spans, group, task_at, part_at, head_at)
+    left = np.empty(head_at[count], np.int64)
+    for s in range(count):
+        left[head_at[s] : head_at[s + 1]] = chunks_of(spans, s)
+    parts = part_at[count]
+    return Work(
+        most, task_at, part_at, head_at, np.empty(parts, np.float32), np.empty(parts, np.float32),
+        np.empty((parts, width), np.float32), left, np.zeros(1, np.int64),
+    )  # fmt: skip
+
+
+@numba.njit(nogil=True)
+def take_task(work: Any) -> Any:
+    """The next task, or -1 if there is none."""
+    task = fetch_add(address(work.taken), 1)
+    return task if task < work.task_at[work.task_at.shape[0] - 1] else -1
+
+
+@numba.njit(nogil=True)
+def combine_head(spans: Any, s: int, head: int, work: Any, out: Any) -> None:
+    """One head of a span from all of its chunks."""
     group, chunks = out.shape[2], chunks_of(spans, s)
     rows = spans[s, TOKENS] * group
     for r in range(rows):
         target = out[spans[s, ROW] + r // group, spans[s, HEAD] + head, r % group]
-        combine_row(part_max, part_sum, part_acc, first + head * chunks * rows + r, rows, chunks, target)
+        first = work.part_at[s] + head * chunks * rows + r
+        combine_row(work.part_max, work.part_sum, work.part_acc, first, rows, chunks, target)
 
 
 @numba.njit(nogil=True)
@@ -217,7 +258,36 @@ def attend_chunk(
         row_sums[r] = lane_total(row_sum, r)
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True)
+def attend_tasks(
+    q: Any, spans: Any, tables: Any, shift: int, head_bytes: int, out: Any, work: Any, _worker: int
+) -> None:
+    """`attend_pages` for the tasks that one thread takes."""
+    group, depth, most = out.shape[2], q.shape[2], work.most
+    scale = Float(1.0 / np.sqrt(depth))
+    query = np.empty((most, depth), np.float32)
+    scores = np.empty((most, SCORE_STRIDE), np.float32)
+    row_sum = np.empty((most, BLOCK), np.float32)
+    task = take_task(work)
+    while task >= 0:
+        s = owner(work.task_at, task)
+        chunks, mine = chunks_of(spans, s), task - work.task_at[s]
+        head, tokens, first_row, visible = mine // chunks, spans[s, TOKENS], spans[s, ROW], spans[s, VISIBLE]
+        rows = tokens * group
+        parts = slice(work.part_at[s] + mine * rows, work.part_at[s] + (mine + 1) * rows)
+        head_rows(q[first_row : first_row + tokens], spans[s, HEAD] + head, group, scale, query)
+        attend_chunk(
+            query[:rows], group, tables[spans[s, TABLE] :], mine % chunks,
+            (visible + tokens - 1 + BLOCK - 1) // BLOCK, shift + spans[s, KEYS] + head * head_bytes,
+            shift + spans[s, VALUES] + head * head_bytes, visible, scores, row_sum[:rows], work.part_max[parts],
+            work.part_sum[parts], work.part_acc[parts],
+        )  # fmt: skip
+        if fetch_add(address(work.left[work.head_at[s] + head :]), -1) == 1:
+            combine_head(spans, s, head, work, out)
+        task = take_task(work)
+
+
+@numba.njit(nogil=True, cache=True)
 def attend_pages(
     workers: int, q: Any, spans: Any, tables: Any, shift: int, head_bytes: int, width: int, out: Any
 ) -> None:
@@ -227,38 +297,5 @@ def attend_pages(
     entries. shift: bytes from a page's first layer to this one; head_bytes: bytes between KV heads.
     out: [n, Hk, H / Hk, D].
     """
-    count, group, depth = spans.shape[0], out.shape[2], q.shape[2]
-    task_at = np.zeros(count + 1, np.int64)
-    part_at = np.zeros(count + 1, np.int64)
-    head_at = np.zeros(count + 1, np.int64)
-    most = lay_out(spans, group, task_at, part_at, head_at)
-    part_max = np.empty(part_at[count], np.float32)
-    part_sum = np.empty(part_at[count], np.float32)
-    part_acc = np.empty((part_at[count], width), np.float32)
-    left = np.empty(head_at[count], np.int64)
-    for s in range(count):
-        left[head_at[s] : head_at[s + 1]] = chunks_of(spans, s)
-    taken = np.zeros(1, np.int64)
-    scale = Float(1.0 / np.sqrt(depth))
-    for _ in numba.prange(workers):
-        query = np.empty((most, depth), np.float32)
-        scores = np.empty((most, SCORE_STRIDE), np.float32)
-        row_sum = np.empty((most, BLOCK), np.float32)
-        while True:
-            task = fetch_add(address(taken), 1)
-            if task >= task_at[count]:
-                break
-            s = owner(task_at, task)
-            chunks, mine = chunks_of(spans, s), task - task_at[s]
-            head, tokens, first_row, visible = mine // chunks, spans[s, TOKENS], spans[s, ROW], spans[s, VISIBLE]
-            rows = tokens * group
-            parts = slice(part_at[s] + mine * rows, part_at[s] + (mine + 1) * rows)
-            head_rows(q[first_row : first_row + tokens], spans[s, HEAD] + head, group, scale, query)
-            attend_chunk(
-                query[:rows], group, tables[spans[s, TABLE] :], mine % chunks,
-                (visible + tokens - 1 + BLOCK - 1) // BLOCK, shift + spans[s, KEYS] + head * head_bytes,
-                shift + spans[s, VALUES] + head * head_bytes, visible, scores, row_sum[:rows], part_max[parts],
-                part_sum[parts], part_acc[parts],
-            )  # fmt: skip
-            if fetch_add(address(left[head_at[s] + head :]), -1) == 1:
-                combine_head(spans, s, head, part_at[s], part_max, part_sum, part_acc, out)
+    work = lay_out_work(spans, out.shape[2], width)
+    spread(workers, attend_tasks, (q, spans, tables, shift, head_bytes, out, work))

@@ -13,6 +13,7 @@ import numpy as np
 from vcbench.engine.kernels.cpu.exact.attention import BLOCK, LOWEST
 from vcbench.engine.kernels.cpu.exact.pages import entry_address
 from vcbench.engine.kernels.cpu.simd import Float, address, exp, fma_rows, load, store
+from vcbench.engine.kernels.cpu.workers import spread
 
 _MINUS_INFINITY = Float(-np.inf)
 _LANES = 64
@@ -48,34 +49,39 @@ def exponentials(line: Any, width: int) -> Any:
     return total
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True)
+def head_shares(q: Any, table: Any, keys_at: Any, head_bytes: int, entries: int, out: Any, task: int) -> None:
+    """`attention_shares` of one layer and KV head."""
+    _, heads, depth = q.shape
+    kv_heads = out.shape[1]
+    group = heads // kv_heads
+    blocks = (entries + BLOCK - 1) // BLOCK
+    scale = Float(1.0 / np.sqrt(depth))
+    layer, head = task // kv_heads, task % kv_heads
+    query = q[layer, head * group : (head + 1) * group] * scale
+    scores = np.zeros((group, blocks * BLOCK), np.float32)
+    for block in range(blocks):
+        fma_rows(
+            group, address(query), depth, table[block] + keys_at[layer] + head * head_bytes,
+            address(scores) + 4 * block * BLOCK, blocks * BLOCK, depth, BLOCK,
+        )  # fmt: skip
+    shares = out[layer, head]
+    shares[:] = Float(0)
+    for g in range(group):
+        line = scores[g]
+        line[entries:] = _MINUS_INFINITY
+        share = Float(1) / exponentials(line, blocks * BLOCK)
+        for j in range(entries):
+            shares[j] += line[j] * share
+
+
+@numba.njit(nogil=True, cache=True)
 def attention_shares(q: Any, table: Any, keys_at: Any, head_bytes: int, entries: int, out: Any) -> None:
     """out[l, h, j] = softmax share of entry j, summed over the query heads of KV head h.
 
     q: [L, H, D]; keys_at: [L]; the first `entries` entries take part. out: [L, Hk, entries].
     """
-    layers, heads, depth = q.shape
-    kv_heads = out.shape[1]
-    group = heads // kv_heads
-    blocks = (entries + BLOCK - 1) // BLOCK
-    scale = Float(1.0 / np.sqrt(depth))
-    for task in numba.prange(layers * kv_heads):
-        layer, head = task // kv_heads, task % kv_heads
-        query = q[layer, head * group : (head + 1) * group] * scale
-        scores = np.zeros((group, blocks * BLOCK), np.float32)
-        for block in range(blocks):
-            fma_rows(
-                group, address(query), depth, table[block] + keys_at[layer] + head * head_bytes,
-                address(scores) + 4 * block * BLOCK, blocks * BLOCK, depth, BLOCK,
-            )  # fmt: skip
-        shares = out[layer, head]
-        shares[:] = Float(0)
-        for g in range(group):
-            line = scores[g]
-            line[entries:] = _MINUS_INFINITY
-            share = Float(1) / exponentials(line, blocks * BLOCK)
-            for j in range(entries):
-                shares[j] += line[j] * share
+    spread(q.shape[0] * out.shape[1], head_shares, (q, table, keys_at, head_bytes, entries, out))
 
 
 @numba.njit(nogil=True, cache=True)

@@ -22,6 +22,7 @@ from vcbench.engine.kernels.cpu.exact.attention import (
     softmax_block,
 )
 from vcbench.engine.kernels.cpu.simd import Float, address, exp, fma_rows
+from vcbench.engine.kernels.cpu.workers import spread
 
 TILE_ROWS = 96
 SPLITS = 8
@@ -142,7 +143,40 @@ def gather_tile(
             gather_slots(row_max, row_sum, row_weights, group, weights, highest, firsts, take_highest, found)
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True)
+def attend_split(
+    q: Any, row_weights: Any, table: Any, keys_at: int, values_at: int, head_bytes: int, width: int, blocks: Any,
+    seen: int, first_visible: int, take_highest: bool, parts: Any, out: Any, task: int,
+) -> None:  # fmt: skip
+    """`attend_columns` for one KV head and every SPLITS-th tile of rows, so that no bit depends on the threads."""
+    n, _, depth = q.shape
+    slots, group = parts.shape[2], parts.shape[3]
+    tokens = max(1, TILE_ROWS // group)
+    tiles = (n + tokens - 1) // tokens
+    scale = Float(1.0 / np.sqrt(depth))
+    head, split = task // SPLITS, task % SPLITS
+    query = np.empty((tokens * group, depth), np.float32)
+    weights = np.empty((slots, tokens * group, BLOCK), np.float32)
+    acc = np.empty((tokens * group, width if out.shape[0] else 0), np.float32)
+    row_sum = np.empty((tokens * group, BLOCK), np.float32)
+    for tile in range(split, tiles, SPLITS):
+        start = tile * tokens
+        count = min(tokens, n - start)
+        rows = count * group
+        head_rows(q[start : start + count], head, group, scale, query)
+        gather_tile(
+            query[:rows], group, row_weights[start : start + count], table, keys_at + head * head_bytes,
+            values_at + head * head_bytes, blocks, seen, first_visible + start, take_highest, weights,
+            parts[head, split], acc[:rows], row_sum[:rows],
+        )  # fmt: skip
+        if out.shape[0]:
+            for r in range(rows):
+                total = lane_total(row_sum, r)
+                for d in range(depth):
+                    out[start + r // group, head, r % group, d] = acc[r, d] / total
+
+
+@numba.njit(nogil=True, cache=True)
 def attend_columns(
     q: Any, row_weights: Any, table: Any, keys_at: int, values_at: int, head_bytes: int, width: int, blocks: Any,
     seen: int, first_visible: int, take_highest: bool, parts: Any, out: Any,
@@ -151,32 +185,10 @@ def attend_columns(
 
     parts: [Hk, SPLITS, slots, H / Hk, 64], zeros at first. out: [n, Hk, H / Hk, D], attention over all blocks, or
     [0, ...] where it is not wanted. blocks: [blocks, BLOCK_FIELDS]; row i sees entries below first_visible + i, one of
-    the first `seen` blocks at least. A split takes every SPLITS-th tile of rows, so that no bit depends on the number
-    of threads.
+    the first `seen` blocks at least.
     """
-    n, _, depth = q.shape
-    kv_heads, slots, group = parts.shape[0], parts.shape[2], parts.shape[3]
-    tokens = max(1, TILE_ROWS // group)
-    tiles = (n + tokens - 1) // tokens
-    scale = Float(1.0 / np.sqrt(depth))
-    for task in numba.prange(kv_heads * SPLITS):
-        head, split = task // SPLITS, task % SPLITS
-        query = np.empty((tokens * group, depth), np.float32)
-        weights = np.empty((slots, tokens * group, BLOCK), np.float32)
-        acc = np.empty((tokens * group, width if out.shape[0] else 0), np.float32)
-        row_sum = np.empty((tokens * group, BLOCK), np.float32)
-        for tile in range(split, tiles, SPLITS):
-            start = tile * tokens
-            count = min(tokens, n - start)
-            rows = count * group
-            head_rows(q[start : start + count], head, group, scale, query)
-            gather_tile(
-                query[:rows], group, row_weights[start : start + count], table, keys_at + head * head_bytes,
-                values_at + head * head_bytes, blocks, seen, first_visible + start, take_highest, weights,
-                parts[head, split], acc[:rows], row_sum[:rows],
-            )  # fmt: skip
-            if out.shape[0]:
-                for r in range(rows):
-                    total = lane_total(row_sum, r)
-                    for d in range(depth):
-                        out[start + r // group, head, r % group, d] = acc[r, d] / total
+    arguments = (
+        q, row_weights, table, keys_at, values_at, head_bytes, width, blocks, seen, first_visible, take_highest, parts,
+        out,
+    )  # fmt: skip
+    spread(parts.shape[0] * SPLITS, attend_split, arguments)

@@ -41,8 +41,9 @@ from vcbench.engine.kernels.cpu.exact.attention import (
     first_row_beyond,
     head_rows,
     lane_total,
-    lay_out,
+    lay_out_work,
     owner,
+    take_task,
 )
 from vcbench.engine.kernels.cpu.prerope.prerope_blocks import (
     channel_tables,
@@ -52,7 +53,7 @@ from vcbench.engine.kernels.cpu.prerope.prerope_blocks import (
     unit_tiles,
 )
 from vcbench.engine.kernels.cpu.simd import Float, address
-from vcbench.engine.kernels.cpu.work_queue import fetch_add
+from vcbench.engine.kernels.cpu.workers import fetch_add, spread
 
 REQUEST, PREROPE_FIELDS = CODED_FIELDS, CODED_FIELDS + 1
 """A further field of a span: its row of the exceptions. Its `HEADS` are units of `KeyCoding.joint_heads` heads."""
@@ -112,19 +113,45 @@ def attend_unit_chunk(
 
 
 @numba.njit(nogil=True)
-def combine_unit(
-    spans: Any, s: int, unit: int, joint_heads: int, first: int, part_max: Any, part_sum: Any, part_acc: Any, out: Any
-) -> None:
-    """A unit of a span from all of its chunks, whose parts lie from `first` on."""
+def combine_unit(spans: Any, s: int, unit: int, joint_heads: int, work: Any, out: Any) -> None:
+    """A unit of a span from all of its chunks."""
     group, chunks = out.shape[2], chunks_of(spans, s)
     rows = spans[s, TOKENS] * group
+    first = work.part_at[s] + unit * chunks * joint_heads * rows
     for inside in range(joint_heads):
         for r in range(rows):
             target = out[spans[s, ROW] + r // group, unit * joint_heads + inside, r % group]
-            combine_row(part_max, part_sum, part_acc, first + inside * rows + r, joint_heads * rows, chunks, target)
+            combine_row(
+                work.part_max, work.part_sum, work.part_acc, first + inside * rows + r, joint_heads * rows, chunks,
+                target,
+            )  # fmt: skip
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True)
+def attend_prerope_tasks(
+    q: Any, spans: Any, tables: Any, layer: int, shift: int, head_bytes: int, keys: Any, values: Any, exceptions: Any,
+    out: Any, work: Any, _worker: int,
+) -> None:  # fmt: skip
+    """`attend_prerope` for the tasks that one thread takes."""
+    group, joint_heads = out.shape[2], keys.joint_heads
+    scratch = make_scratch(work.most // joint_heads, q.shape[2], keys, values)
+    task = take_task(work)
+    while task >= 0:
+        s = owner(work.task_at, task)
+        chunks, mine = chunks_of(spans, s), task - work.task_at[s]
+        unit, rows = mine // chunks, spans[s, TOKENS] * group * joint_heads
+        parts = slice(work.part_at[s] + mine * rows, work.part_at[s] + (mine + 1) * rows)
+        attend_unit_chunk(
+            q, spans, s, unit, mine % chunks, group, tables, layer, shift, head_bytes, keys, values,
+            address(exceptions) + 8 * EXCEPTION_FIELDS * spans[s, REQUEST], scratch, work.part_max[parts],
+            work.part_sum[parts], work.part_acc[parts],
+        )  # fmt: skip
+        if fetch_add(address(work.left[work.head_at[s] + unit :]), -1) == 1:
+            combine_unit(spans, s, unit, joint_heads, work, out)
+        task = take_task(work)
+
+
+@numba.njit(nogil=True, cache=True)
 def attend_prerope(
     workers: int, q: Any, spans: Any, tables: Any, layer: int, shift: int, head_bytes: int, keys: Any, values: Any,
     exceptions: Any, width: int, out: Any,
@@ -135,33 +162,6 @@ def attend_prerope(
     `prerope_blocks.KeyCoding`; values: `coded_blocks.ValueCoding`; exceptions: [requests, EXCEPTION_FIELDS]. All rows
     of a span see all its codes.
     """
-    count, group, joint_heads = spans.shape[0], out.shape[2], keys.joint_heads
-    task_at = np.zeros(count + 1, np.int64)
-    part_at = np.zeros(count + 1, np.int64)
-    unit_at = np.zeros(count + 1, np.int64)
-    most = lay_out(spans, group * joint_heads, task_at, part_at, unit_at) // joint_heads
-    part_max = np.empty(part_at[count], np.float32)
-    part_sum = np.empty(part_at[count], np.float32)
-    part_acc = np.empty((part_at[count], width), np.float32)
-    left = np.empty(unit_at[count], np.int64)
-    for s in range(count):
-        left[unit_at[s] : unit_at[s + 1]] = chunks_of(spans, s)
-    taken = np.zeros(1, np.int64)
-    for _ in numba.prange(workers):
-        scratch = make_scratch(most, q.shape[2], keys, values)
-        while True:
-            task = fetch_add(address(taken), 1)
-            if task >= task_at[count]:
-                break
-            s = owner(task_at, task)
-            chunks, mine = chunks_of(spans, s), task - task_at[s]
-            unit, rows = mine // chunks, spans[s, TOKENS] * group * joint_heads
-            parts = slice(part_at[s] + mine * rows, part_at[s] + (mine + 1) * rows)
-            attend_unit_chunk(
-                q, spans, s, unit, mine % chunks, group, tables, layer, shift, head_bytes, keys, values,
-                address(exceptions) + 8 * EXCEPTION_FIELDS * spans[s, REQUEST], scratch, part_max[parts],
-                part_sum[parts], part_acc[parts],
-            )  # fmt: skip
-            if fetch_add(address(left[unit_at[s] + unit :]), -1) == 1:
-                first = part_at[s] + unit * chunks * rows
-                combine_unit(spans, s, unit, joint_heads, first, part_max, part_sum, part_acc, out)
+    work = lay_out_work(spans, out.shape[2] * keys.joint_heads, width)
+    arguments = q, spans, tables, layer, shift, head_bytes, keys, values, exceptions, out, work
+    spread(workers, attend_prerope_tasks, arguments)
