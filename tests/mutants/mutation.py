@@ -43,14 +43,15 @@ class Mutation:
 
 
 def _exists(root: Path, test: str) -> bool:
-    """Whether a node id's file defines its function or class."""
+    """Whether a node id's file is there and defines the id's function or class, if it names one."""
     file, _, rest = test.partition("::")
     path = root / file
     if not path.is_file():
         return False
     text = path.read_text("utf-8")
     return all(
-        f"def {name}(" in text or f"class {name}" in text for name in (part.split("[")[0] for part in rest.split("::"))
+        f"def {name}(" in text or f"class {name}" in text
+        for name in (part.split("[")[0] for part in rest.split("::") if part)
     )
 
 

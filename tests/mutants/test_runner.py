@@ -58,6 +58,10 @@ def test_what_cannot_be_applied_is_refused(project: Path, wrong: Mutation, why: 
         pass
 
 
+def test_a_whole_file_of_tests_may_be_named(project: Path) -> None:
+    assert mutation("a * b", "test_adding.py").problem(project) is None
+
+
 def test_every_mutation_still_applies_and_has_a_name_of_its_own() -> None:
     assert {m.name: problem for m in MUTATIONS if (problem := m.problem(ROOT))} == {}
     assert len({m.name for m in MUTATIONS}) == len(MUTATIONS)
