@@ -7,7 +7,7 @@ VCBENCH := $(BIN)/vcbench
 RUN := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tasks test check format gate soak bench quality peers docs clean
+.PHONY: help setup demo tasks test check format gate soak bench mutants quality peers docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -49,6 +49,9 @@ format: $(VENV)/installed-dev ## format and fix what can be fixed
 
 bench: $(VENV)/installed-dev ## every benchmark, one after the other; run it on an idle machine
 	@set -e; for script in $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
+
+mutants: $(VENV)/installed-dev ## apply each of some 60 faults to a copy, where a test must see it; for the night
+	$(BIN)/python -m tests.mutants
 
 quality: $(VENV)/installed-dev ## every method's divergence and acceptance at 2x to 8x; about an hour
 	for method in kvquant kvzap rotatekv; do $(VCBENCH) calibrate smollm2-135m $$method; done

@@ -117,6 +117,22 @@ def test_a_fault_in_what_a_row_sees_is_not_hidden(kind: Make, fault: float, plac
     assert not attend_entries(store, 0, draw(1, 4, 32, seed=9), 270).isfinite().any()
 
 
+@pytest.mark.parametrize("fault", [float("nan"), float("inf")])
+def test_one_channel_that_is_not_finite_is_not_hidden_and_cannot_reach_others(kind: Make, fault: float) -> None:
+    """One number of a value vector: rows that see it show it in that channel, those before it are as they were."""
+    shape, place = shape_of(), 70
+    store = filled(kind, shape, 270)
+    q = draw(2, 4, 32, seed=9)
+    clean = attend_entries(store, 0, q, place)
+    k, v = (x[:, place : place + 1].transpose(0, 1).clone() for x in written(shape, 270, 0))
+    v[..., 5] = fault
+    store.write(0, place, k, v)
+    after = attend_entries(store, 0, q, place)
+
+    assert torch.equal(after[0], clean[0])
+    assert not after[1, :, 5].isfinite().any()
+
+
 def test_a_released_store_holds_what_is_left(kind: Make) -> None:
     shape = shape_of()
     store = filled(kind, shape, 300)

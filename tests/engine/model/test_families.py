@@ -127,6 +127,24 @@ def check_widths(tiny: Tiny, decoder: Decoder, widths: Sequence[int]) -> None:
     assert not changed
 
 
+def test_a_prefill_in_chunks_and_16_bits_sees_no_later_token(tmp_path: Path) -> None:
+    """Entries of the second layer are near those of float32, and the same whatever token comes after them."""
+    tiny = make_tiny(CASES[0], tmp_path)
+    last = 127
+    other = [*tiny.ids[:last], (tiny.ids[last] + 1) % families.VOCABULARY]
+    decoder = families.load(tiny.directory, dtype=torch.bfloat16)
+    ours, changed = (decoder.prefill(ids, chunk=64).cache for ids in (tiny.ids[: last + 1], other))
+    exact = families.load(tiny.directory).prefill(tiny.ids[: last + 1], chunk=last + 1).cache
+    for half, same, wide in zip(
+        *(cache.store.read_range(1, 0, last + 1) for cache in (ours, changed, exact)), strict=True
+    ):
+        error = (half.float() - wide).norm(dim=-1) / wide.norm(dim=-1)
+
+        assert float(error.max()) < 0.05
+        assert torch.equal(half[:, :last], same[:, :last])
+        assert not torch.equal(half[:, last], same[:, last])
+
+
 def test_rows_do_not_depend_on_other_requests(tiny: Tiny, decoder: Decoder) -> None:
     check_ragged(tiny, decoder)
 

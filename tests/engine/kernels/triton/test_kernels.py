@@ -112,6 +112,21 @@ def test_a_ragged_batch_is_one_launch_and_each_request_what_it_is_alone(
     assert torch.equal(joined.attend(1, q), alone)
 
 
+@pytest.mark.parametrize("kind", ["kivi-4", "kvquant", "kept", "ragged"])
+def test_a_row_does_not_depend_on_the_width_of_its_block(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Bit for bit, where there are two splits of the committed tokens: wider blocks end in another tile of rows."""
+    as_on_gpu(monkeypatch)
+    cache = made(kind, SEVERAL_SPLITS)
+    widest = attended(cache, 9)
+    changed = []
+    for rows in (1, 2, 5, 8):
+        cache.roll_back()
+        if not torch.equal(attended(cache, rows), widest[:rows]):
+            changed.append(rows)
+
+    assert not changed
+
+
 @pytest.mark.parametrize("kind", ["int4", "kept", "ragged"])
 def test_new_tokens_are_written_as_each_cache_writes_them(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     as_on_gpu(monkeypatch)
