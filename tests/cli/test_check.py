@@ -138,7 +138,7 @@ def test_a_configuration_is_run_and_checked(tmp_path: Path, monkeypatch: pytest.
     again = Path("again.yaml")
     again.write_text(config.read_text().replace("name: tiny", "name: again"))
     code, out, _ = invoke("check", "again.yaml", "--set", "tasks.0.limit=3")
-    assert (code, "44 of 44 requests" in out) == (0, True)
+    assert (code, "55 of 55 requests" in out) == (0, True)
     code, out, _ = invoke("check", "again.yaml", "--inject-fault", "compressed_cache_in_verify")
     assert code == 1
     assert Path("runs/again-compressed_cache_in_verify/manifest.json").is_file()
