@@ -85,7 +85,8 @@ def request_line(cell: dict[str, Any], prompt: Prompt, text: str) -> Any:
     line = sample_answer(cell, prompt.id)
     rounds: dict[str, Any] = {}
     if cell["arm"] == "vericache":
-        rounds = {"drafted": [len(ids), 1], "accepted": [len(ids) - 3, 0], "committed": [len(ids) - 2, 1]}
+        committed = [min(4, left) for left in range(len(ids) - 1, 0, -4)]
+        rounds = {"drafted": [4] * len(committed), "accepted": [n - 1 for n in committed], "committed": committed}
     return replace(
         line, task=NAME, prompt_sha256=prompt.sha256, token_ids=ids, text=text, finish_reason="stop", **rounds
     )
